@@ -1,0 +1,396 @@
+"""The policy: one quantised base model that carries several LoRA adapters.
+
+What this file decides: how a model is loaded (NF4 by default, on CUDA and on a CPU), which adapter
+is active and which one is trainable, and which weights decode. Policy, reference and reward model
+are three named adapters on one base; there is never a second copy of the model but the decoding
+weights, which are dequantise(the very 4-bit weights) + B.A.scale in the compute dtype.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+POLICY, REFERENCE, REWARD_MODEL = "policy", "reference", "reward_model"
+MICRO = Path(__file__).parent / "micro" / "model"
+
+
+class Policy:
+    """A causal language model with LoRA adapters on a frozen, usually 4-bit, base.
+
+    `model` is the PEFT model, `tokenizer` its tokenizer, `bits` 4, 8 or 16 (16: not quantised),
+    `dtype` the dtype of the arithmetic. Build one with `load_policy`.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, *, name: str, bits: int, dtype: torch.dtype):
+        self.model = model
+        self.tokenizer = tokenizer
+        self.name = name
+        self.bits = bits
+        self.dtype = dtype
+        self.stop_ids = stop_ids(tokenizer, model.generation_config)
+        self._decoder: Any = None
+
+    # ---- what the model is -------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def backbone(self) -> nn.Module:
+        """The transformer without its head: ids (B, T) -> hidden states (B, T, H)."""
+        return self.model.get_base_model().base_model
+
+    @property
+    def head(self) -> nn.Module:
+        """Hidden states (..., H) -> logits (..., V)."""
+        return self.model.get_base_model().get_output_embeddings()
+
+    @property
+    def max_positions(self) -> int:
+        return self.model.config.max_position_embeddings
+
+    def encode_prompt(self, prompt: str) -> list[int]:
+        """Token ids of one user turn in the model's chat template, ready for the answer."""
+        text = self.tokenizer.apply_chat_template(
+            [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
+        )
+        # The template writes the special tokens itself; adding more would double the BOS.
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of an answer, without its stop token."""
+        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+
+    def describe(self) -> dict[str, Any]:
+        """What was loaded, for `run.json` and for people."""
+        trainable = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+        total = sum(p.numel() for p in self.model.get_base_model().parameters())
+        return {
+            "model": self.name,
+            "bits": self.bits,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "device": str(self.device),
+            "trainable_parameters": trainable,
+            "parameters_in_memory": total,
+            "stop_ids": sorted(self.stop_ids),
+        }
+
+    # ---- adapters ----------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def using(self, adapter: str, *, train: bool = False) -> Iterator[None]:
+        """Run with another adapter active; the one way to switch adapters.
+
+        Inside, exactly one adapter is trainable: the one that was before, or `adapter` with
+        `train=True`. peft's own `set_adapter` would make the reference trainable and freeze the
+        policy, silently. Afterwards the active adapter and every `requires_grad` are as before.
+        """
+        if adapter not in self.model.peft_config:
+            known = ", ".join(self.model.peft_config)
+            raise ValueError(f"no adapter named {adapter!r}; this policy has {known}")
+        previous = self.model.active_adapter
+        flags = [(p, p.requires_grad) for p in self.model.parameters()]
+        try:
+            self.model.set_adapter(adapter, inference_mode=not train)
+            if not train:
+                _restore(flags)
+            yield
+        finally:
+            self.model.set_adapter(previous, inference_mode=True)
+            _restore(flags)
+
+    def adapter_parameters(self, adapter: str) -> dict[str, nn.Parameter]:
+        """The LoRA parameters of one adapter by name, in a fixed order."""
+        marker = f".{adapter}."
+        return {n: p for n, p in self.model.named_parameters() if marker in n and "lora_" in n}
+
+    def add_adapter(self, adapter: str, *, copy_of: str | None = None) -> None:
+        """Add a frozen adapter: fresh (B = 0), or a copy of another one's weights."""
+        import copy
+
+        if adapter not in self.model.peft_config:
+            config = copy.deepcopy(self.model.peft_config[POLICY])
+            previous = self.model.active_adapter
+            flags = {id(p): p.requires_grad for p in self.model.parameters()}
+            self.model.add_adapter(adapter, config)
+            self.model.set_adapter(previous, inference_mode=True)
+            for p in self.model.parameters():  # peft leaves the new adapter's state undefined
+                p.requires_grad_(flags.get(id(p), False))
+        if copy_of is not None:
+            source = self.adapter_parameters(copy_of)
+            with torch.no_grad():
+                for name, parameter in self.adapter_parameters(adapter).items():
+                    parameter.copy_(source[name.replace(f".{adapter}.", f".{copy_of}.")])
+
+    def remove_adapter(self, adapter: str) -> None:
+        """Free an adapter that is neither the policy nor active."""
+        flags = [(p, p.requires_grad) for p in self.model.parameters()]
+        self.model.delete_adapter(adapter)
+        _restore(flags)
+
+    def adapter_hash(self, adapter: str = POLICY) -> str:
+        """A hash of an adapter's weights: equal hashes mean byte-equal adapters."""
+        digest = hashlib.sha256()
+        for name, parameter in self.adapter_parameters(adapter).items():
+            digest.update(name.replace(f".{adapter}.", ".").encode())
+            digest.update(parameter.detach().to("cpu", torch.float32).numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    def save_adapter(self, folder: Path, adapter: str = POLICY) -> None:
+        """Write an adapter as an ordinary PEFT folder that plain `peft` loads."""
+        from peft import get_peft_model_state_dict
+        from safetensors.torch import save_file
+
+        folder.mkdir(parents=True, exist_ok=True)
+        state = get_peft_model_state_dict(self.model, adapter_name=adapter)
+        state = {k: v.detach().to("cpu").contiguous().clone() for k, v in state.items()}
+        save_file(state, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+        config = self.model.peft_config[adapter].to_dict()
+        # peft stores the path the base was loaded from, which means nothing on another machine.
+        config |= {"base_model_name_or_path": self.name, "inference_mode": True}
+        config["target_modules"] = sorted(config["target_modules"])
+        text = json.dumps(config, indent=1, sort_keys=True, default=_json_value)
+        (folder / "adapter_config.json").write_text(text + "\n")
+
+    def load_adapter(self, folder: Path, adapter: str = POLICY) -> None:
+        """Replace an existing adapter's weights by those of a PEFT folder of the same shape."""
+        from safetensors.torch import load_file
+
+        path = folder / "adapter_model.safetensors"
+        if not path.is_file():
+            raise ValueError(f"{folder} holds no adapter_model.safetensors; name an adapter folder")
+        stored = load_file(path)
+        wanted = self.adapter_parameters(adapter)
+        named = {name.replace(f".{adapter}.", "."): p for name, p in wanted.items()}
+        if stored.keys() != named.keys() or any(stored[k].shape != named[k].shape for k in stored):
+            raise ValueError(
+                f"the adapter in {folder} does not fit this policy (other rank, other layers or "
+                "another base model); load the policy with the settings the adapter was made with"
+            )
+        with torch.no_grad():
+            for name, parameter in named.items():
+                parameter.copy_(stored[name])
+
+    # ---- decoding weights --------------------------------------------------------------------
+
+    def decoder(self, adapter: str = POLICY) -> Any:
+        """A plain causal LM whose weights are dequantise(base) + B.A.scale of an adapter.
+
+        It shares embeddings, norms and biases with the base; its linear weights are extra memory
+        (4 bytes a parameter in float32). Log-probabilities differ from the 4-bit path by rounding
+        only. The original weights (0.05 nats off) and peft's merge on 4-bit layers (0.4 nats off,
+        and it damages the base) must not be used for this.
+        """
+        if self._decoder is None:
+            self._decoder = self._empty_decoder()
+        targets = dict(self._decoder.named_modules())
+        with torch.no_grad():
+            for name, layer in lora_layers(self.model.get_base_model()):
+                weight = targets[name].weight
+                weight.copy_(base_weight(layer.get_base_layer(), weight.dtype))
+                weight += layer.get_delta_weight(adapter).to(weight.dtype)
+        return self._decoder
+
+    def _empty_decoder(self) -> Any:
+        """A model of the same configuration: shared small parameters, room for linear weights."""
+        import copy
+
+        from accelerate import init_empty_weights
+        from transformers import AutoModelForCausalLM
+
+        base = self.model.get_base_model()
+        config = copy.deepcopy(base.config)
+        if hasattr(config, "quantization_config"):
+            del config.quantization_config
+        with init_empty_weights(include_buffers=False):
+            plain = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+        state = {
+            name.replace(".base_layer.", "."): tensor
+            for name, tensor in base.state_dict(keep_vars=True).items()
+            if "lora_" not in name
+        }
+        for name, layer in lora_layers(base):
+            shape = (layer.out_features, layer.in_features)
+            state[f"{name}.weight"] = torch.empty(shape, dtype=self.dtype, device=self.device)
+        names = plain.state_dict().keys()
+        plain.load_state_dict({k: v for k, v in state.items() if k in names}, assign=True)
+        plain.tie_weights()
+        return plain.to(self.device).requires_grad_(False).eval()
+
+    def close(self) -> None:
+        """Drop the model so that its memory can be reused in the same process."""
+        import gc
+
+        self.model = self._decoder = None
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def _restore(flags: list[tuple[nn.Parameter, bool]]) -> None:
+    for parameter, flag in flags:
+        parameter.requires_grad_(flag)
+
+
+def _json_value(value: Any) -> Any:
+    return sorted(value) if isinstance(value, set) else str(value)
+
+
+def stop_ids(tokenizer: Any, generation_config: Any) -> frozenset[int]:
+    """Ids that end an answer: the union of the tokenizer's and the generation config's."""
+    found: set[int] = set()
+    for source in (tokenizer.eos_token_id, getattr(generation_config, "eos_token_id", None)):
+        if source is not None:
+            found.update([source] if isinstance(source, int) else source)
+    if not found:
+        raise ValueError(
+            "neither the tokenizer nor the generation config names an end-of-turn token; set "
+            "tokenizer.eos_token in the model folder"
+        )
+    return frozenset(found)
+
+
+def lora_layers(model: nn.Module) -> list[tuple[str, Any]]:
+    """(name, layer) of every linear layer that carries LoRA adapters."""
+    from peft.tuners.lora import LoraLayer
+
+    return [(n, m) for n, m in model.named_modules() if isinstance(m, LoraLayer)]
+
+
+def base_weight(layer: nn.Module, dtype: torch.dtype) -> torch.Tensor:
+    """The weight (out, in) that a frozen linear layer really multiplies with."""
+    from peft.utils.integrations import dequantize_module_weight
+
+    return dequantize_module_weight(layer).to(dtype)
+
+
+# ---- loading -----------------------------------------------------------------------------------
+
+
+def load_policy(
+    model: str | Path = "micro",
+    *,
+    bits: int = 4,
+    rank: int = 16,
+    alpha: int = 32,
+    seed: int = 0,
+    device: str | None = None,
+    dtype: torch.dtype | None = None,
+) -> Policy:
+    """Load a base model in 4 bits (NF4), 8 bits or unquantised (16), with one trainable adapter.
+
+    `model` is "micro" (the embedded model), a local Hugging Face folder, a `.gguf` file or a Hub
+    id. The adapter is fresh (its B is 0, so the policy starts as the base model), its rank, alpha
+    and seed as given; all linear layers carry it. Raises ValueError, with the remedy, for a model
+    without chat template or an impossible setting.
+    """
+    if bits not in (4, 8, 16):
+        raise ValueError(f"--bits {bits} is not possible; choose 4, 8 or 16 (16: not quantised)")
+    quiet_libraries()  # before the imports: bitsandbytes speaks while it is imported
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = dtype or default_dtype(device)
+    source = model_source(model)
+    # A local folder is named by its last part: a path means nothing on another machine.
+    name = Path(model).name if Path(source).is_dir() else str(model)
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    if not getattr(tokenizer, "chat_template", None):
+        raise ValueError(
+            f"{name} has no chat template, so it cannot be asked anything; choose an instruct "
+            "model, or put a chat_template.jinja into the model folder"
+        )
+    base = AutoModelForCausalLM.from_pretrained(
+        source,
+        dtype=dtype,
+        device_map={"": device},
+        attn_implementation="sdpa",
+        quantization_config=quantisation(bits, device, dtype),
+    )
+    base.config.use_cache = False  # rollouts ask for the cache themselves
+    for layer in base.modules():
+        if hasattr(layer, "support_avx512bf16_for_cpu"):
+            # bitsandbytes' CPU fast path repacks the weights at the first forward in eval mode
+            # and from then on returns no gradient through the layer, without a warning.
+            layer.support_avx512bf16_for_cpu = False
+    base.requires_grad_(False)
+    torch.manual_seed(seed)  # the random A of the adapter
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=alpha,
+        lora_dropout=0.0,  # dropout would make the policy that is scored another than the sampled
+        bias="none",
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+    adapted = get_peft_model(base, config, adapter_name=POLICY)
+    adapted.train()
+    return Policy(adapted, tokenizer, name=name, bits=bits, dtype=dtype)
+
+
+def model_source(model: str | Path) -> str:
+    """What transformers loads for a model name; checks local paths before any long work."""
+    if str(model) == "micro":
+        return str(MICRO)
+    path = Path(model).expanduser()
+    if path.suffix == ".gguf":
+        from cascade_kit.gguf import converted
+
+        return str(converted(path))
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ValueError(f"{path} holds no config.json; name a Hugging Face model folder")
+        return str(path)
+    if path.exists() or str(model).startswith((".", "/", "~")) or str(model).count("/") > 1:
+        raise ValueError(
+            f"no model at {model}: give 'micro', a Hugging Face model folder, a .gguf file or a "
+            "Hub id such as Qwen/Qwen2.5-0.5B-Instruct"
+        )
+    return str(model)
+
+
+def quantisation(bits: int, device: str, dtype: torch.dtype) -> Any:
+    """The bitsandbytes configuration for a number of bits; None for 16."""
+    from transformers import BitsAndBytesConfig
+
+    if bits == 16:
+        return None
+    if bits == 8:
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        # Quantised scales save 0.4 bits a weight where memory is scarce; on the CPU the exact
+        # scales keep `micro`, whose weights lie on the NF4 grid, the same function as in 32 bits.
+        bnb_4bit_use_double_quant=device.startswith("cuda"),
+        bnb_4bit_compute_dtype=dtype,
+    )
+
+
+def default_dtype(device: str) -> torch.dtype:
+    """float32 on a CPU, bfloat16 from Ampere on, float16 on older GPUs (a T4 has no bfloat16)."""
+    if not device.startswith("cuda"):
+        return torch.float32
+    major, _ = torch.cuda.get_device_capability()
+    return torch.bfloat16 if major >= 8 else torch.float16
+
+
+def quiet_libraries() -> None:
+    """Keep the libraries' progress bars and per-call messages out of the log."""
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    for message in (".*past_key_values.*", ".*is_gradient_checkpointing.*"):  # renamed in 5.24
+        warnings.filterwarnings("ignore", message=message, category=FutureWarning)

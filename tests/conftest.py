@@ -1,0 +1,22 @@
+"""What holds for every test: no Hub, no window, no warning about forked tokenizers."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+# Set before any test imports transformers: a test that would download fails at once instead.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of shared rows and cases (`CASCADE_SHARED`, else beside the repository)."""
+    folder = Path(
+        os.environ.get("CASCADE_SHARED") or Path(__file__).resolve().parents[2] / "shared"
+    )
+    if not folder.is_dir():
+        pytest.skip("no shared folder: set CASCADE_SHARED to it")
+    return folder
