@@ -114,7 +114,7 @@ def group_advantages(rewards: torch.Tensor) -> torch.Tensor:
 
 def token_logps(logits: torch.Tensor, ids: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
     """Log-probabilities (...) of ids (...) under softmax(logits (..., V) / temperature)."""
-    scaled = logits.float() / temperature
+    scaled = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
     return scaled.gather(-1, ids[..., None])[..., 0] - scaled.logsumexp(-1)
 
 
@@ -304,7 +304,7 @@ def update(
             with torch.no_grad(), policy.using(REFERENCE):
                 reference, _ = completion_logps(policy, rows, stage.temperature)
         logps, mask = completion_logps(policy, rows, stage.temperature)
-        advantages = torch.tensor([[a.advantage] for a in batch], device=logps.device)
+        advantages = logps.new_tensor([[a.advantage] for a in batch])
         weights = token_weights(mask, stage.loss, tokens, len(counted))
         part = policy_loss(logps, advantages, weights, reference, stage.kl_coef)
         part.backward()
@@ -356,8 +356,7 @@ def completion_logps(
     row = torch.arange(len(rows), device=device)[:, None].expand_as(real)[real]
     # The token at position i is predicted by the hidden state at i - 1.
     flat = chunked_logps(policy.head, hidden[row, position - 1], ids[row, position], temperature)
-    logps = torch.zeros(real.shape, device=device).masked_scatter(real, flat)
-    return logps, real.float()
+    return flat.new_zeros(real.shape).masked_scatter(real, flat), real.to(flat.dtype)
 
 
 def chunked_logps(
@@ -380,7 +379,7 @@ def sampled_logps(rows: Sequence[Rollout], like: torch.Tensor) -> torch.Tensor:
     """The log-probabilities that the rollouts recorded, padded like `like` (B, T)."""
     padded = torch.zeros_like(like)
     for i, r in enumerate(rows):
-        padded[i, : len(r.logps)] = torch.tensor(r.logps)
+        padded[i, : len(r.logps)] = padded.new_tensor(r.logps)
     return padded
 
 

@@ -39,7 +39,7 @@ ONLY_FROM = {
     "settings": set(),
     "intervals": set(),
     "verifiers": {"problem", "verifiers"},
-    "domains": {"problem", "verifiers", "domains"},
+    "domains": {"problem", "settings", "verifiers", "domains"},
     "forgetting": {"intervals", "matrix_words"},
     "matrix_words": set(),
 }

@@ -38,16 +38,18 @@ class Domain:
             raise ValueError(f"difficulty {difficulty!r} is not 1, 2 or 3")
         rng = random.Random(f"{self.name}/{split}/{seed}/{difficulty}")
         found: dict[str, Problem] = {}
-        for _ in range(200 * n + 2000):
-            if len(found) == n:
-                return list(found.values())
+        misses = 0  # draws in a row that gave nothing new
+        while len(found) < n:
             problem = self.generate(rng, difficulty)
-            if bucket(problem.prompt) in SPLITS[split]:
-                found.setdefault(problem.id, problem)
-        raise ValueError(
-            f"domain {self.name!r} has only {len(found)} distinct {split} problems of difficulty "
-            f"{difficulty}; ask for fewer than {n}"
-        )
+            if bucket(problem.prompt) in SPLITS[split] and problem.id not in found:
+                found[problem.id] = problem
+                misses = 0
+            elif (misses := misses + 1) > 5000:
+                raise ValueError(
+                    f"domain {self.name!r} has only about {len(found)} distinct {split} problems "
+                    f"of difficulty {difficulty}; ask for fewer than {n}"
+                )
+        return list(found.values())
 
     def score(self, problems: Sequence[Problem], completions: Sequence[str]) -> list[Score]:
         """Scores of many answers, in order; in one batch where the domain can do that."""

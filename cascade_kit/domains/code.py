@@ -49,14 +49,22 @@ def score_batch(problems: Sequence[Problem], completions: Sequence[str]) -> list
     """Scores of many answers, in order; those that need the sandbox run two at a time."""
     from cascade_kit.verifiers.python_tests import run_tests_many
 
-    pairs = list(zip(problems, completions, strict=True))
-    jobs = [tests_job(problem, completion) for problem, completion in pairs]
-    reports = [evaluated(p.target, job.code, job.tests) for p, job in zip(problems, jobs, strict=True)]
+    jobs = [tests_job(p, c) for p, c in zip(problems, completions, strict=True)]
+    pairs = zip(problems, jobs, strict=True)
+    reports = [evaluated(problem.target, job.code, job.tests) for problem, job in pairs]
     rest = [i for i, report in enumerate(reports) if report is None]
     run = run_tests_many([jobs[i] for i in rest], allow_unsafe=settings.allow_unsafe())
     for i, report in zip(rest, run, strict=True):
         reports[i] = report
     return [score_of(report) for report in reports]
+
+
+def run_asserts(target: Mapping[str, Any], code: str | None, asserts: Sequence[str]):
+    """The report of assert lines on one program, by the evaluator if it can tell."""
+    from cascade_kit.verifiers.python_tests import run_tests
+
+    report = evaluated(target, code, asserts)
+    return report or run_tests(code, asserts, allow_unsafe=settings.allow_unsafe())
 
 
 def tests_job(problem: Problem, completion: str):

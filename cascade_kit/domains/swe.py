@@ -1,8 +1,11 @@
 """swe: a small project with a bug and an issue; the answer is SEARCH/REPLACE blocks."""
 
 import random
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
-from cascade_kit.domains import Domain, functions, problem_id
+from cascade_kit import settings
+from cascade_kit.domains import Domain, code, functions, problem_id
 from cascade_kit.problem import Problem, Score
 
 MODULES = ("app", "core", "data", "main", "tools", "view")
@@ -48,7 +51,66 @@ def _distinct(rng: random.Random, count: int, difficulty: int) -> list[functions
 
 
 def reward(problem: Problem, completion: str) -> Score:
-    raise NotImplementedError
+    """1 if the patched project passes its tests, 0 if not, -1 if the answer is no usable patch.
+
+    Rows without tests follow the paper's execution-free rule (4.7.2, eq. 2) with the lexical
+    similarity of SWE-RL in place of the 72B judge. The similarity is always a part.
+
+    >>> target = {"files": {"a.py": "def f(x):\\n    return x + 2\\n"},
+    ...     "gold_files": {"a.py": "def f(x):\\n    return x + 1\\n"},
+    ...     "tests": {"a.py": ["assert f(2) == 3"]}, "one_liner": True}
+    >>> problem = Problem("s", "swe", "Fix the bug. f(x) should return x plus 1.", target)
+    >>> edit = "### a.py\\n<<<<<<< SEARCH\\n    return x + 2\\n=======\\n    return x {}\\n>>>>>>> REPLACE"
+    >>> [reward(problem, text).value for text in (edit.format("+ 1"), edit.format("- 1"), "x + 1")]
+    [1.0, 0.0, -1.0]
+    """
+    return score_batch([problem], [completion])[0]
 
 
-SWE = Domain("swe", generate, reward)
+def score_batch(problems: Sequence[Problem], completions: Sequence[str]) -> list[Score]:
+    """Scores of many answers, in order; two projects are tested at a time."""
+    with ThreadPoolExecutor(max_workers=2) as threads:
+        return list(threads.map(_score, problems, completions))
+
+
+def _score(problem: Problem, completion: str) -> Score:
+    from cascade_kit.verifiers.patches import judge_patch, score_patch
+
+    target = problem.target
+    verdict = judge_patch(target["files"], completion, target["gold_files"], tags="optional")
+    if target.get("tests"):
+        return score_patch(verdict, lambda files: _module_tests(problem, files))
+    if target.get("fail_to_pass") or target.get("pass_to_pass"):
+        return score_patch(verdict, lambda files: _project_tests(problem, files))
+    return score_patch(verdict)
+
+
+def _module_tests(problem: Problem, files: Mapping[str, str]) -> tuple[bool, str]:
+    """Asserts on the functions of one module each: the generated projects."""
+    for path, asserts in problem.target["tests"].items():
+        if path not in files:
+            return False, f"{path} is gone"
+        report = code.run_asserts(problem.target, files[path], asserts)
+        if report.status != "passed":
+            return False, report.status
+    return True, "passed"
+
+
+def _project_tests(problem: Problem, files: Mapping[str, str]) -> tuple[bool, str]:
+    """FAIL_TO_PASS and PASS_TO_PASS of a row, really run by pytest in the sandbox."""
+    from cascade_kit.verifiers.swe_tests import run_swe_tests
+
+    target = problem.target
+    report = run_swe_tests(
+        files,
+        target["fail_to_pass"],
+        target["pass_to_pass"],
+        originals=target["files"],
+        run=target.get("run"),
+        pythonpath=target.get("pythonpath", ()),
+        allow_unsafe=settings.allow_unsafe(),
+    )
+    return report.resolved, report.why
+
+
+SWE = Domain("swe", generate, reward, score_batch)

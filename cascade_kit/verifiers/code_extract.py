@@ -17,8 +17,12 @@ import warnings
 
 PYTHON_TAGS = ("", "python", "python3", "python2", "py", "py3", "pycon", "ipython", "ipython3")
 FENCE = re.compile(r"^([ \t>]*)(`{3,}|~{3,})[ \t]*(.*?)[ \t]*$")
-SPECIAL_TOKEN = re.compile(r"<[|\uff5c][\w\u2581.-]{1,40}[|\uff5c]>|</?s>|<eos>|<end_of_turn>|<pad>")
-CODE_LINE = re.compile(r"^(?:async def|def|class|import|from|@|if|for|while|try|with|print\(|\w+ *=)")
+SPECIAL_TOKEN = re.compile(
+    r"<[|\uff5c][\w\u2581.-]{1,40}[|\uff5c]>|</?s>|<eos>|<end_of_turn>|<pad>"
+)
+CODE_LINE = re.compile(
+    r"^(?:async def|def|class|import|from|@|if|for|while|try|with|print\(|\w+ *=)"
+)
 PARSE_ATTEMPTS = 40
 
 
@@ -208,12 +212,11 @@ def complete_program(prompt: str, completion: str, entry_point: str) -> str | No
         body = blocks[-1] if blocks else ""
     if not body.strip():
         return None
-    variants = [body, "    " + body, textwrap.indent(textwrap.dedent(body), "    ")]
-    for variant in variants:
-        program = prompt + body_only(variant)
-        if parses(program):
-            return program
-    return prompt + body
+    variants = [body_only(body)]
+    if not body[0].isspace():  # the indentation was lost, of all lines or of the first one
+        variants = [textwrap.indent(body, "    ") + "\n", body_only("    " + body)]
+    programs = [prompt + variant for variant in variants]
+    return next(filter(parses, programs), programs[-1])
 
 
 def body_only(text: str) -> str:

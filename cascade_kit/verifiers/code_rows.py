@@ -13,7 +13,7 @@ from .code_extract import complete_program, definitions, extract_code, preamble
 from .python_tests import ProgramJob, TestsJob
 
 # The support files that the test files of QuixBugs import (its node.py and conftest.py).
-QUIXBUGS_SETUP = '''
+QUIXBUGS_SETUP = """
 class Node:
     def __init__(self, value=None, successor=None, successors=None, predecessors=None,
                  incoming_nodes=None, outgoing_nodes=None):
@@ -23,9 +23,9 @@ class Node:
         self.predecessors = [] if predecessors is None else predecessors
         self.incoming_nodes = [] if incoming_nodes is None else incoming_nodes
         self.outgoing_nodes = [] if outgoing_nodes is None else outgoing_nodes
-'''
+"""
 # What those files use of pytest, and a loop over their test functions.
-QUIXBUGS_FRAME = '''
+QUIXBUGS_FRAME = """
 import math, types
 
 class _Skip(Exception): pass
@@ -57,7 +57,7 @@ def _run(name, index):
         function(*getattr(function, "rows", [()])[index])
     except _Skip:
         pass
-'''
+"""
 
 
 def job_of_row(row: Mapping[str, Any], completion: str) -> TestsJob | ProgramJob:
@@ -83,7 +83,7 @@ def job_of_row(row: Mapping[str, Any], completion: str) -> TestsJob | ProgramJob
 
 
 def humaneval_job(row: Mapping[str, Any], completion: str) -> TestsJob:
-    """HumanEval: helpers of the prompt belong to the tests as well, so an answer cannot swap them."""
+    """HumanEval: helpers of the prompt are the tests' own, so that an answer cannot swap them."""
     prompt, name = row["prompt"], row["entry_point"]
     code = complete_program(prompt, completion, name)
     return TestsJob(code, row["test"], name, preamble(prompt, name))
@@ -111,7 +111,8 @@ def quixbugs_job(row: Mapping[str, Any], completion: str) -> TestsJob:
         for node in ast.parse(row["pytest"]).body
         if not isinstance(node, (ast.Import, ast.ImportFrom)) and not _chooses_program(node)
     ]
-    cases = [json.loads(line) for line in (row["json_testcases"] or "").splitlines() if line.strip()]
+    lines = (row["json_testcases"] or "").splitlines()
+    cases = [json.loads(line) for line in lines if line.strip()]
     cases = [[given if isinstance(given, list) else [given], wanted] for given, wanted in cases]
     load = f"def load_json_testcases(name): return {cases!r}\n"
     frame = QUIXBUGS_FRAME + load + ast.unparse(ast.Module(body, []))

@@ -90,7 +90,7 @@ def numbers(completion: str, N: int, official: bool = False) -> bool:
 
 def person_names(completion: str, N: int) -> bool:
     """At least N different names of the list, as whole words."""
-    return sum(bool(re.search(rf"\b{name}\b", completion)) for name in NAMES) >= N
+    return len(set(re.findall(rf"\b(?:{'|'.join(NAMES)})\b", completion))) >= N
 
 
 def pronouns(completion: str, N: int, official: bool = False) -> bool:

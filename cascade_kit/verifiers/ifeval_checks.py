@@ -197,7 +197,9 @@ def constrained_response(completion: str) -> bool:
 def highlight_count(completion: str) -> int:
     """How many non-empty spans are marked *so*, **so** or ***so***, each counted once."""
     text = re.sub(r"(?<!`)(`++)[^`\n]+\1", "code", without_code(completion))
-    text = re.sub(r"^[ \t>]*[*+-][ \t]+", "", text, flags=re.M)  # the star of a bullet opens nothing
+    text = re.sub(
+        r"^[ \t>]*[*+-][ \t]+", "", text, flags=re.M
+    )  # the star of a bullet opens nothing
     span = (
         r"(?<![*\\A-Za-z0-9])(\*{1,3})(?=[^\s*])"
         r"((?:(?!\1)[^\n])+?)(?<=[^\s*\\])\1(?![*0-9])"

@@ -40,21 +40,26 @@ _AFTER_NUMBER = word_set(
     "notable pepper review who"
 )
 _APART = '("`{[:;&#*@)}]-,'  # a token of its own at the start of a word
-_CANDIDATE = re.compile(r"[.?!](?=([?!)\";}\]*:@'({\[”’])|\s+(\S+))")
+_MARK = re.compile(r"[.?!](?=[?!)\";}\]*:@'({\[”’]|$)")  # a mark that may end a sentence
 _REALIGN = re.compile(r"[\"')\]}”’]+?(?:\s+|(?=--)|$)")
 
 
 def punkt_sentences(text: str) -> list[str]:
     """`text` cut where NLTK's English punkt tokenizer ends a sentence (approximately)."""
-    pieces, start, seen = [], 0, 0
-    for match in _CANDIDATE.finditer(text):
-        line = text.rfind("\n", 0, match.start()) + 1
-        *before, token = text[max(line, seen, match.start() - 200) : match.end()].split(" ")
-        listed = seen <= line and not "".join(before).strip(" \t-")
-        seen = match.end()
-        if _punkt_breaks(token.strip(), match[1], match[2], listed):
-            pieces.append(text[start : match.end()])
-            start = match.start(2) if match[2] else match.end()
+    pieces, start = [], 0
+    for token, following in pairwise([*re.finditer(r"\S+", text), None]):
+        marks = [mark.end() for mark in _MARK.finditer(token[0])]
+        if following is None and marks and marks[-1] == len(token[0]):
+            marks.pop()  # the end of the text is no break
+        if not marks:
+            continue
+        line = text.rfind("\n", 0, token.start()) + 1
+        listed = not text[line : token.start()].strip(" \t-")
+        after = token[0][marks[-1] :][:1] or None
+        if _punkt_breaks(token[0][: marks[-1]], after, following and following[0], listed):
+            end = token.start() + marks[-1]
+            pieces.append(text[start:end])
+            start = end if after else following.start()
     pieces.append(text[start:].rstrip())
     return [piece for piece in _realigned(pieces) if piece]
 
@@ -226,8 +231,8 @@ def number_bullet_lists(completion: str, num_bullets: int) -> bool:
     lines = [line.lstrip() for line in completion.split("\n")]
     count = sum(line.startswith("-") for line in lines)
     swallowed = False  # a lone star takes the line after it into its bullet
-    for line, following in pairwise([*lines, ""]):
-        lone = line == "*" and bool(following)
+    for line, following in pairwise([*lines, None]):
+        lone = line == "*" and following is not None
         count += not swallowed and (lone or bool(re.match(r"\*[^*]", line)))
         swallowed = not swallowed and lone
     return count == num_bullets

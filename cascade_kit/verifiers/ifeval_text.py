@@ -18,7 +18,9 @@ from functools import lru_cache
 IDEOGRAPHS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 # scripts written without spaces (or, for Hangul, with attached particles): no word edges to ask for
 UNSPACED = IDEOGRAPHS + "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\uac00-\ud7af"
-_FENCED_BLOCK = re.compile(r"^[ \t]*(`{3,}+|~{3,}+)[^\n]*+\n.*?(?:^[ \t]*\1[ \t]*$|\Z)", re.M | re.S)
+_FENCED_BLOCK = re.compile(
+    r"^[ \t]*(`{3,}+|~{3,}+)[^\n]*+\n.*?(?:^[ \t]*\1[ \t]*$|\Z)", re.M | re.S
+)
 _APOSTROPHES = str.maketrans({"’": "'", "‘": "'", "ʼ": "'", "＇": "'", "“": '"', "”": '"'})
 
 

@@ -114,7 +114,7 @@ def parse_verdict(judge_output: str | None) -> str | None:
     else:
         bare = re.fullmatch(
             r"\W*(?:(?:the\s+)?(?:better\s+)?(?:answer|response|assistant|winner|verdict|choice)"
-            r"(?:\s+is)?\W*)*(A|B|C|tie|draw|equal|both|same)(?:\s+(?:is\s+better|wins))?\W*",
+            r"(?:\s+is)?\W*)*(A|B|C|tie|draw|equal|both|same)(?:\W+(?:is\s+better|wins))?\W*",
             text,
             re.I,
         )

@@ -231,7 +231,9 @@ def grade_answer(
     boxed = float(bool(boxes(visible_answer(completion))))
     answer = extract_answer(completion, extract)
     if answer is None:
-        return Score(0.0, {"correct": 0.0, "boxed": boxed}, "no box" if extract == "boxed" else "no answer")
+        return Score(
+            0.0, {"correct": 0.0, "boxed": boxed}, "no box" if extract == "boxed" else "no answer"
+        )
     equal, why = _compare(gold, answer, deadline_s)
     if not equal and boxed and extract != "last" and len(linked := linked_boxes(completion)) > 1:
         if len(split_top(normalise(gold), ",")) > 1 or r"\pm" in gold or " and " in gold:

@@ -300,7 +300,9 @@ def _same_unordered(gold: list[str], answer: list[str], leaf: Leaf, depth: int) 
     """Greedy matching, which is enough because `same` is an equivalence."""
     left = list(answer)
     for value in gold:
-        found = next((i for i, other in enumerate(left) if same(value, other, leaf, depth + 1)), None)
+        found = next(
+            (i for i, other in enumerate(left) if same(value, other, leaf, depth + 1)), None
+        )
         if found is None:
             return False
         del left[found]

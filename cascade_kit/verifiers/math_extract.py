@@ -50,7 +50,9 @@ def think_format(completion: str, *, prompt_end: str = "") -> Score:
         head, opened = head.removeprefix("<think>").strip(), True
     tags_left = "<think>" in head or "<think>" in answer or "</think>" in answer
     good = bool(opened and closed and head and answer.strip() and not tags_left)
-    return Score(float(good), {"format": float(good)}, "think format" if good else "no think format")
+    return Score(
+        float(good), {"format": float(good)}, "think format" if good else "no think format"
+    )
 
 
 def _blank_fences(text: str) -> str:

@@ -43,7 +43,7 @@ class Parent:
                 layer, temporary_mb=ANSWER_MB, read_only=[], nested=True
             )
         self.process = subprocess.Popen(
-            [*command, *sandbox.inside_program("zygote", packages=True)],
+            [*command, *sandbox.inside_program("zygote", layer.name, packages=True)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -65,6 +65,7 @@ class Parent:
             "layer": self.layer.name,
             "users": self.users,
             "temporary_mb": ANSWER_MB,
+            "private": sandbox.private_folder(),
             "readable": [
                 *sandbox.SYSTEM_FOLDERS,
                 *sandbox.SYSTEM_FILES,

@@ -55,6 +55,7 @@ class TestsJob:
     its imports, functions and classes are known to the answer as well, so it holds no secrets.
     """
 
+    __test__ = False
     code: str | None
     tests: Sequence[str] | str
     entry_point: str | None = None
@@ -180,7 +181,13 @@ def parts(job: TestsJob | ProgramJob) -> tuple[int, dict[str, Any], dict[str, An
     return (
         count_asserts(tests[0]) if whole else len(tests),
         {"kind": "functions", "code": job.code, "setup": shared_setup(setup)},
-        {"kind": "functions", "setup": setup, "tests": tests, "whole": whole},
+        {
+            "kind": "functions",
+            "setup": setup,
+            "tests": tests,
+            "whole": whole,
+            "entry_point": job.entry_point,
+        },
     )
 
 
@@ -221,19 +228,14 @@ def shared_setup(setup: str) -> str:
     return ast.unparse(ast.Module(kept, []))
 
 
-def names_needed_now(node: ast.ClassDef | ast.FunctionDef) -> Iterator[str]:
+def names_needed_now(node: ast.AST) -> Iterator[str]:
     """Names that a definition reads while it is being made: bases, decorators, defaults."""
-    pending: list[ast.AST] = [node]
-    while pending:
-        part = pending.pop()
-        if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            arguments = part.args
-            pending += [*arguments.defaults, *(default for default in arguments.kw_defaults if default)]
-            pending += getattr(part, "decorator_list", [])
-            annotated = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-            pending += [item.annotation for item in annotated if item.annotation]
-            pending += [returns] if (returns := getattr(part, "returns", None)) else []
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        yield node.id
+    is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+    for name, value in ast.iter_fields(node):
+        if is_function and name == "body":  # read only when it is called
             continue
-        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
-            yield part.id
-        pending += ast.iter_child_nodes(part)
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, ast.AST):
+                yield from names_needed_now(part)

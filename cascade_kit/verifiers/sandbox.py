@@ -160,20 +160,34 @@ def bubblewrap_arguments(
             arguments += ["--symlink", os.readlink(folder), folder]
         elif os.path.isdir(folder):
             arguments += ["--ro-bind", folder, folder]
+    size = ["--perms", "1777", "--size", str(temporary_mb << 20)]
+    arguments += ["--proc", "/proc", "--tmpfs", "/proc/sys", "--remount-ro", "/proc/sys"]
+    arguments += ["--dev", "/dev", *size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
+    arguments += [*size, "--tmpfs", "/tmp", "--perms", "0755", "--dir", "/run"]
     for path in SYSTEM_FILES:
         arguments += ["--ro-bind-try", path, path]
-    bound = [*python_folders(), str(INSIDE), *map(str, read_only)]
-    parents = {str(parent) for path in bound for parent in Path(path).parents}
-    for parent in sorted(parents - {"/", *SYSTEM_FOLDERS}):
-        if not _below_system(parent):  # empty but for what is bound; passable for any user
-            arguments += ["--perms", "0755", "--dir", parent]
-    for path in bound:
-        arguments += ["--ro-bind", path, path]
-    size = str(temporary_mb << 20)
-    arguments += ["--proc", "/proc", "--tmpfs", "/proc/sys", "--remount-ro", "/proc/sys"]
-    arguments += ["--dev", "/dev", "--perms", "1777", "--size", size, "--tmpfs", "/dev/shm"]
-    arguments += ["--remount-ro", "/dev", "--perms", "1777", "--size", size, "--tmpfs", "/tmp"]
+    arguments += _bind_arguments([*python_folders(), str(INSIDE), *map(str, read_only)])
+    if nested:  # each verdict gets a folder of its own; nothing else may be written to
+        arguments += ["--remount-ro", "/tmp"]
     return [*arguments, "--remount-ro", "/", "--chdir", "/tmp", "--"]
+
+
+def _bind_arguments(paths: Sequence[str]) -> list[str]:
+    """Bind the paths, below folders that are empty otherwise and passable for any user."""
+    parents = {str(parent) for path in paths for parent in Path(path).parents}
+    arguments = []
+    for parent in sorted(parents - {"/", "/tmp", *SYSTEM_FOLDERS}):
+        if not _below_system(parent):
+            arguments += ["--perms", "0755", "--dir", parent]
+    for path in paths:
+        arguments += ["--ro-bind", path, path]
+    return arguments
+
+
+def private_folder() -> str:
+    """Where a pool's verdicts get their own file space: /tmp, unless Python itself lies there."""
+    needed = [*python_folders(), str(INSIDE)]
+    return "/run" if any(path.startswith("/tmp/") for path in needed) else "/tmp"
 
 
 def inside_program(module: str, *arguments: object, packages: bool = False) -> list[str]:
@@ -337,9 +351,7 @@ def _status(outcome: dict, within: bool, stderr: str) -> str:
     return "memory" if last_line.startswith("MemoryError") else "failed"
 
 
-def _read_output(
-    process: subprocess.Popen, deadline: float, limit: int
-) -> tuple[str, str, bool]:
+def _read_output(process: subprocess.Popen, deadline: float, limit: int) -> tuple[str, str, bool]:
     """(stdout, stderr, within the limit): everything up to `limit` bytes together."""
     parts: dict[int, bytearray] = {1: bytearray(), 2: bytearray()}
     with selectors.DefaultSelector() as selector:

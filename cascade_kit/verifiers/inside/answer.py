@@ -150,7 +150,8 @@ def shared_classes(namespace: dict[str, Any]) -> dict[str, type]:
 def serve_functions(descriptor: int, job: dict) -> None:
     """Load the answer, say how that went, then serve calls of its names."""
     module = make_module("answer")
-    exec(compile(job["setup"], "<setup>", "exec"), module.__dict__)
+    with contextlib.suppress(Exception):  # the tests' process runs it too, and reports its faults
+        exec(compile(job["setup"], "<setup>", "exec"), module.__dict__)
     shared = shared_classes(module.__dict__)
     try:
         exec(compile(job["code"], "<answer>", "exec"), module.__dict__)
@@ -215,8 +216,8 @@ def read_until_exit(descriptor: int, child: int) -> tuple[bytes, bool]:
 
 def be_program(code: str) -> None:
     """Run `code` as __main__ on the standard streams and leave with its exit code."""
-    sys.stdin, sys.stdout = open(0, encoding="utf-8"), open(1, "w", encoding="utf-8")
-    sys.stderr = open(2, "w", encoding="utf-8", errors="replace")
+    sys.stdin, sys.stdout = os.fdopen(0, encoding="utf-8"), os.fdopen(1, "w", encoding="utf-8")
+    sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="replace")
     status = 0
     try:
         exec(compile(code, "<answer>", "exec"), make_module("__main__").__dict__)

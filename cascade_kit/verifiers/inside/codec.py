@@ -54,6 +54,10 @@ EXACT = {  # tag -> (type, value -> JSON, JSON -> value)
         lambda parts: range(*parts),
     ),
 }
+SIMPLE: dict[str, Callable[[Any], Any]] = {
+    "int": lambda text: int(text, 16),
+    "float": float,
+} | {tag: decode for tag, (_, _, decode) in EXACT.items()}
 SEQUENCES: dict[str, tuple[type, Callable[[list], Any]]] = {
     "list": (list, list),
     "tuple": (tuple, tuple),
@@ -162,10 +166,14 @@ class Codec:
         for encode in (_encode_scalar, _encode_exact):
             if (text := encode(value)) is not NotImplemented:
                 return text
-        fields = getattr(kind, "_fields", None)
+        return self._encode_container(value, waiting, depth)
+
+    def _encode_container(self, value: Any, waiting: list[Any], depth: int) -> list:
+        """Built-in containers, their subclasses as the nearest one; anything else is a handle."""
+        fields = getattr(type(value), "_fields", None)
         if isinstance(value, tuple) and isinstance(fields, tuple):
             items = self._encode_all(tuple.__iter__(value), waiting, depth)
-            return ["named", kind.__name__, list(fields), items]
+            return ["named", type(value).__name__, list(fields), items]
         for tag, (base, _) in MAPPINGS.items():
             if isinstance(value, base):
                 pairs = [item for pair in base.items(value) for item in pair]
@@ -201,25 +209,20 @@ class Codec:
     def _decode(self, text: Any, depth: int) -> Any:
         if depth > DEPTH_LIMIT:
             raise ProtocolError("a value is nested too deep")
+        if isinstance(text, dict):
+            raise ProtocolError("a mapping where a value belongs")
         if not isinstance(text, list):
-            if isinstance(text, dict):
-                raise ProtocolError("a mapping where a value belongs")
             return text
         tag, *rest = text
-        if tag == "object" or tag == "yours":
-            return self.objects[rest[0]]
         if tag == "mine":
             return self._stand_in(Handle(*rest))
-        if tag in EXACT:
-            return EXACT[tag][2](rest[0])
-        if tag == "int":
-            return int(rest[0], 16)
-        if tag == "float":
-            return float(rest[0])
+        if tag in SIMPLE:
+            return SIMPLE[tag](rest[0])
+        if tag == "object" or tag == "yours":
+            return self.objects[rest[0]]
+        items = [self._decode(item, depth + 1) for item in rest[-1]]
         if tag == "named":
-            kind = collections.namedtuple(rest[0], rest[1])
-            return kind(*(self._decode(item, depth + 1) for item in rest[2]))
-        items = [self._decode(item, depth + 1) for item in rest[0]]
+            return collections.namedtuple(rest[0], rest[1])(*items)
         if tag in SEQUENCES:
             return SEQUENCES[tag][1](items)
         return MAPPINGS[tag][1](list(zip(items[::2], items[1::2], strict=True)))

@@ -74,6 +74,23 @@ SIGNAL_CALLS = {
 }
 DENIED_WITHOUT_NAMESPACES = {
     "socket": (41, 198),
+    # What Landlock does not look at: owners and attributes of files, and news about them.
+    "chown": (92, None),
+    "fchown": (93, 55),
+    "lchown": (94, None),
+    "fchownat": (260, 54),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "setxattrat": (463, 463),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16),
+    "removexattrat": (466, 466),
+    "file_setattr": (469, 469),
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
+    "fanotify_init": (300, 262),
     "setpriority": (141, 140),
     "sched_setaffinity": (203, 122),
     "sched_setscheduler": (144, 119),
@@ -85,6 +102,17 @@ DENIED_WITHOUT_NAMESPACES = {
     "process_madvise": (440, 440),
     "process_mrelease": (448, 448),
 }
+# Nor at modes and times. These succeed without doing anything: copying a file must not fail.
+PRETENDED_WITHOUT_NAMESPACES = {
+    "chmod": (90, None),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "utime": (132, None),
+    "utimes": (235, None),
+    "futimesat": (261, None),
+    "utimensat": (280, 88),
+}
+LEAST_LANDLOCK = 3  # before, a file could be truncated without the right to write it
 MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column, AUDIT_ARCH value
 CLONE = (56, 220)
 CLONE3 = (435, 435)
@@ -119,9 +147,7 @@ def die_with_parent(number: int) -> None:
         prctl(PR_SET_PDEATHSIG, number)
 
 
-def set_limits(
-    *, memory_mb: int, cpu_seconds: float, file_mb: int, processes: int | None
-) -> None:
+def set_limits(*, memory_mb: int, cpu_seconds: float, file_mb: int, processes: int | None) -> None:
     """Hard limits of this process and its children: address space, CPU, file size, open files."""
     import resource
 
@@ -164,7 +190,8 @@ def system_call_filter(*, namespaces: bool) -> bytes | None:
         return None
     column, architecture = MACHINES[platform.machine()]
     load, equal, at_least, any_bit, answer = 0x20, 0x15, 0x35, 0x45, 0x06
-    allow, refuse, missing, kill = 0x7FFF0000, 0x00050001, 0x00050026, 0x80000000
+    allow, kill = 0x7FFF0000, 0x80000000
+    refuse, missing, pretend = 0x00050001, 0x00050026, 0x00050000  # EPERM, ENOSYS, no error
     program = [
         (load, 0, 0, 4),  # seccomp_data.arch
         (equal, 1, 0, architecture),
@@ -173,13 +200,16 @@ def system_call_filter(*, namespaces: bool) -> bytes | None:
         (at_least, 0, 1, 0x40000000),  # the x32 table would go round the numbers below
         (answer, 0, 0, kill),
     ]
-    denied = dict(DENIED_CALLS)
+    denied, pretended = dict(DENIED_CALLS), {}
     if not namespaces:
         denied |= DENIED_WITHOUT_NAMESPACES
+        pretended = PRETENDED_WITHOUT_NAMESPACES
         if landlock_version() < 6:  # from 6 on Landlock itself keeps signals inside
             denied |= SIGNAL_CALLS
-    for numbers in denied.values():
-        program += [(equal, 0, 1, numbers[column]), (answer, 0, 0, refuse)]
+    for calls, result in ((denied, refuse), (pretended, pretend)):
+        numbers = [pair[column] for pair in calls.values() if pair[column] is not None]
+        for number in numbers:
+            program += [(equal, 0, 1, number), (answer, 0, 0, result)]
     # clone3 hides its flags behind a pointer; "no such call" makes the C library use clone.
     program += [(equal, 0, 1, CLONE3[column]), (answer, 0, 0, missing)]
     program += [
@@ -225,11 +255,11 @@ def landlock_version() -> int:
 def restrict_files(readable: Sequence[str], writable: Sequence[str]) -> None:
     """Landlock: from now on only these paths exist for reading, and only those for writing."""
     version = landlock_version()
-    if version < 1:
-        raise OSError("this kernel has no Landlock")
+    if version < LEAST_LANDLOCK:
+        raise OSError(f"Landlock version {version} here, {LEAST_LANDLOCK} is needed")
     library = c_library()
-    # Rights by ABI: 13 at first, then refer (2), truncate (3) and device ioctl (5).
-    rights = (1 << (13 + (version >= 2) + (version >= 3) + (version >= 5))) - 1
+    # Rights by ABI: 15 up to truncate (3), then device ioctl (5).
+    rights = (1 << (15 + (version >= 5))) - 1
     network, scopes = 3 * (version >= 4), 3 * (version >= 6)
     words = 1 + (version >= 4) + (version >= 6)
     attributes = struct.pack(f"{words}Q", *(rights, network, scopes)[:words])

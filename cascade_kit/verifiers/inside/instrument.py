@@ -32,11 +32,14 @@ class Instrument(ast.NodeTransformer):
         for name in ("body", "orelse", "finalbody"):
             statements = getattr(node, name, None)
             if isinstance(statements, list) and statements:
-                setattr(node, name, self._statements(statements, counted))
+                inner = self._statements(statements, counted)
+                # The head of a loop or an `if` may hold a call as well.
+                first = [] if isinstance(node, ast.Module) else ast.parse("__settle__()").body
+                setattr(node, name, [*first, *inner])
         return node
 
     def _statements(self, statements: list[ast.stmt], counted: bool) -> list[ast.stmt]:
-        changed: list[ast.stmt] = [*ast.parse("__settle__()").body]
+        changed: list[ast.stmt] = []
         for statement in statements:
             is_assert = isinstance(statement, ast.Assert) and counted
             self.asserts += is_assert
@@ -60,8 +63,12 @@ def compiled(source: str, instrument: Instrument) -> types.CodeType:
     return compile(tree, "<tests>", "exec")
 
 
-def names_used(sources: list[str]) -> list[str]:
-    """Names that the tests read but do not set: the answer may have to supply them."""
+def names_used(sources: list[str], entry_point: str | None) -> list[str]:
+    """Names that the tests read but do not set: the answer may have to supply them.
+
+    Of the built-in names only the entry point is among them (MBPP has a function `sum` to write);
+    an answer must not supply an `abs` or `sorted` of its own to the tests.
+    """
     read: dict[str, None] = {}
     own: set[str] = set()
     for source in sources:
@@ -74,7 +81,8 @@ def names_used(sources: list[str]) -> list[str]:
                 if symbol.is_referenced() and (table is module or symbol.is_global()):
                     read[symbol.get_name()] = None
         own |= {name.get_name() for name in module.get_symbols() if _is_set(name)}
-    return [name for name in read if name not in own and not hasattr(builtins, name)]
+    wanted = [name for name in read if name not in own]
+    return [name for name in wanted if name == entry_point or not hasattr(builtins, name)]
 
 
 def _is_set(symbol: symtable.Symbol) -> bool:

@@ -35,7 +35,7 @@ class Tally:
         self.why = self.why or f"{source.strip()[:200]}: {type(error).__name__} {text}".strip()
 
 
-def bind_names(link: Link, names: list[str]) -> None:
+def bind_names(link: Link, names: list[str], entry_point: str | None) -> None:
     """Put the answer's values of `names` into the tests' namespace, as far as it has them.
 
     Where tests forgot to import a module, an answer must not supply a `math` of its own.
@@ -44,6 +44,8 @@ def bind_names(link: Link, names: list[str]) -> None:
         try:
             value = link.request("value", name)
         except NameError:
+            if name == entry_point:
+                raise
             continue
         is_function = type(value) is RemoteFunction and value._handle.kind == "function"
         if not is_function and name in sys.stdlib_module_names:
@@ -68,7 +70,8 @@ def run_tests(descriptor: int, job: dict) -> dict:
     total = max(instrument.asserts, 1) if job["whole"] else len(tests)
     try:
         link.load()
-        bind_names(link, names_used([job["setup"], *job["tests"]]))
+        entry_point = job["entry_point"]
+        bind_names(link, names_used([job["setup"], *job["tests"]], entry_point), entry_point)
         exec(setup, namespace)
         link.codec.shared = shared_classes(namespace)
     except (Exception, AnswerFault) as error:
@@ -81,7 +84,8 @@ def run_tests(descriptor: int, job: dict) -> dict:
     finished = tally.failed == 0 and not link.fault and tally.passed >= instrument.asserts
     passed = total if finished else min(tally.passed, total - 1)
     verdict, why = link.cause or ("failed", "")
-    detail = "" if finished else f"{why} {tally.why or link.fault}".strip()
+    told = tally.why or link.fault or "not every assert of the tests was reached"
+    detail = "" if finished else f"{why} {told}".strip()
     return {
         "verdict": "passed" if finished else verdict,
         "passed": passed,

@@ -82,7 +82,7 @@ class Link:
             while reply["what"] == "call back":
                 self.serve_call_back(reply)
                 reply = receive(self.descriptor)
-            value, error = self.result(reply, args, kwargs or {})
+            value, error = self.result(reply, args, kwargs or {}, name)
         except Gone:
             self.fault = "the answer ended the process it runs in"
         except (ProtocolError, KeyError, TypeError, ValueError) as problem:
@@ -93,20 +93,25 @@ class Link:
             raise error
         return value
 
-    def result(self, reply: dict, args: tuple, kwargs: dict) -> tuple[Any, Exception | None]:
+    def result(
+        self, reply: dict, args: tuple, kwargs: dict, name: str = ""
+    ) -> tuple[Any, Exception | None]:
         """(value, None) or (None, the exception that the answer raised)."""
         if reply["what"] == "value":
             value, changed, changed_kwargs = self.codec.decode(reply["message"])
             self.changes += zip(args, changed, strict=True)
-            self.changes += [(kwargs[name], changed_kwargs[name]) for name in kwargs]
+            self.changes += [(kwargs[key], changed_kwargs[key]) for key in kwargs]
             return value, None
         if reply["what"] == "error":
-            return None, self.rebuild(reply)
+            return None, self.rebuild(reply, may_stop=name == "__next__")
         self.fault = f"the answer called exit ({reply['code']})"
         return None, None
 
-    def rebuild(self, reply: dict) -> Exception:
-        """The exception that the answer raised, as the nearest class that this side knows."""
+    def rebuild(self, reply: dict, may_stop: bool) -> Exception:
+        """The exception that the answer raised, as the nearest class that this side knows.
+
+        A StopIteration out of place would end a loop of the tests as if all of it had passed.
+        """
         text, number = str(reply["text"]), reply["errno"]
         if "MemoryError" in reply["classes"]:
             self.cause = self.cause or ("memory", "the answer ran out of memory")
@@ -117,6 +122,8 @@ class Link:
             makers[kind](item)
             for kind, item in zip(reply["types"], reply["arguments"], strict=True)
         ]
+        if "StopIteration" in reply["classes"] and not may_stop:
+            return self.mark(RuntimeError("the answer raised StopIteration"))
         for name in map(str, reply["classes"]):
             kind = self.namespace.get(name, getattr(builtins, name, None))
             if isinstance(kind, type) and issubclass(kind, Exception):
@@ -166,9 +173,8 @@ def assign(original: Any, changed: Any) -> None:
         original.clear()
         original.extend(changed)
     elif isinstance(original, (dict, set)):
-        if original != changed or list(original) != list(changed):
-            original.clear()
-            original.update(changed)
+        original.clear()
+        original.update(changed)
 
 
 class Opaque:

@@ -120,11 +120,25 @@ def end_all_children() -> None:
 
 
 def adopt_orphans() -> None:
-    """Orphans of the tree become children of this process; no other process may look into it."""
+    """Orphans of the tree become children of this process; no other process may look into it.
+
+    Without a handler, process 1 of a namespace gets no signals from inside it.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         confinement.prctl(confinement.PR_SET_CHILD_SUBREAPER, 1)
         confinement.prctl(confinement.PR_SET_DUMPABLE, 0)
+
+
+def end_children_on_request() -> None:
+    """Have SIGTERM end this process and all below it, where no namespace does that."""
+
+    def stop(_signal: int, _frame: object) -> None:
+        end_all_children()
+        os._exit(1)
+
+    signal.signal(signal.SIGTERM, stop)
 
 
 def wait_for_child(seconds: float) -> None:
@@ -156,7 +170,14 @@ def confine(job: dict, folder: str) -> None:
         devices = ["/dev/null", "/dev/zero", "/dev/full"]
         confinement.restrict_files([*job["readable"], "/dev/urandom"], [folder, *devices])
         confinement.filter_system_calls(namespaces=False)
+    default_signals()
+
+
+def default_signals() -> None:
+    """Undo what Python and `adopt_orphans` changed; an exec would hand it on."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+    for name in ("SIGINT", "SIGTERM", "SIGPIPE", "SIGXFSZ"):
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
 
 
 def start(job: dict, folder: str, fault: int) -> int:
@@ -201,11 +222,8 @@ def main(report: int) -> None:
     os.set_inheritable(report, False)
     job = json.load(sys.stdin)
 
-    def stop(_signal: int, _frame: object) -> None:  # the host gave up; leave nothing behind
-        end_all_children()
-        os._exit(1)
-
-    signal.signal(signal.SIGTERM, stop)
-    confinement.die_with_parent(signal.SIGTERM)
+    if job["layer"] != "bubblewrap":
+        end_children_on_request()
+        confinement.die_with_parent(signal.SIGTERM)
     outcome = supervise(job, job["folder"])
     os.write(report, json.dumps(outcome).encode())

@@ -27,7 +27,9 @@ from .supervise import (
     Limits,
     Watch,
     adopt_orphans,
+    default_signals,
     end_all_children,
+    end_children_on_request,
     usage_of_children,
     wait_for_child,
 )
@@ -55,7 +57,7 @@ def isolate(header: dict, user: int | None, folder: str) -> None:
         for target, read_only, data in (
             (b"/proc", 1, b"size=4k"),
             (b"/dev/shm", 0, options),
-            (b"/tmp", 0, options),
+            (header["private"].encode(), 0, options),
         ):
             flags = ctypes.c_ulong(confinement.MS_NOSUID_NODEV | read_only)
             result = library.mount(b"none", target, b"tmpfs", flags, data)
@@ -80,7 +82,10 @@ def restrict(header: dict, folder: str, memory_mb: int) -> None:
         devices = ["/dev/null", "/dev/zero", "/dev/full"]
         confinement.restrict_files([*header["readable"], "/dev/urandom"], [folder, *devices])
         confinement.filter_system_calls(namespaces=False)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+    default_signals()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # as Python itself has it
+    for name in ("SIGPIPE", "SIGXFSZ"):
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
 def take_places(channel: int, report: int, fault: int) -> None:
@@ -132,7 +137,6 @@ def fork(header: dict, run: Callable[[dict], None], *descriptors: int) -> int:
     if child:
         return child
     try:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if header["layer"] != "bubblewrap":  # namespaces end with their first process anyway
             confinement.die_with_parent(signal.SIGKILL)
         take_places(*descriptors)
@@ -148,7 +152,7 @@ def one_verdict(header: dict) -> dict:
     """Fork both processes, watch them until the judging one ends, end everything."""
     with contextlib.ExitStack() as stack:
         for role in ("answer", "judge"):
-            folder = "/tmp"
+            folder = header["private"]
             if header["layer"] != "bubblewrap":
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{role}-"))
             header[role] = (header["users"][role], folder)
@@ -212,13 +216,14 @@ def conclude(reason: str | None, status: int | None, report: int, fault: str) ->
         return {"fault": f"the judging process ended with code {status} and no verdict"}
 
 
-def main() -> None:
+def main(layer: str) -> None:
     """Give one verdict after another until standard input ends."""
     for name in PRELOADED:
         importlib.import_module(name)
     sys.argv = ["answer.py"]
     adopt_orphans()
-    signal.signal(signal.SIGTERM, lambda *_: (end_all_children(), os._exit(1)))
+    if layer != "bubblewrap":
+        end_children_on_request()
     gc.collect()
     gc.freeze()
     send(1, {"ready": True})

@@ -1,0 +1,125 @@
+"""Sampling: exact, shared, and independent of the company an answer keeps."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from cascade_kit.domains.math import MATH
+from cascade_kit.domains.swe import SWE
+from cascade_kit.policy import load_policy
+from cascade_kit.problem import Problem
+from cascade_kit.rollout import draw_tokens, rollouts
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return load_policy()
+
+
+@pytest.fixture(scope="module")
+def problems():
+    return [*MATH.problems("eval", 5), *SWE.problems("eval", 2)]
+
+
+def test_greedy_decoding_equals_generate(policy, problems):
+    groups = rollouts(policy, problems, 1, max_new_tokens=40, key="k", greedy=True)
+    for problem, (rollout,) in zip(problems, groups, strict=True):
+        ids = torch.tensor([policy.encode_prompt(problem.prompt)])
+        expected = policy.model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=40,
+            do_sample=False,
+            eos_token_id=sorted(policy.stop_ids),
+            pad_token_id=0,
+        )[0, ids.shape[1] :]
+        assert rollout.completion_ids == tuple(expected.tolist())
+
+
+def test_recorded_log_probabilities_are_the_models_own(policy, problems):
+    for group in rollouts(policy, problems, 3, max_new_tokens=30, key="k", temperature=0.7):
+        for r in group:
+            ids = torch.tensor([r.prompt_ids + r.completion_ids])
+            with torch.no_grad():
+                logits = policy.model(input_ids=ids).logits[0] / 0.7
+            logps = logits.log_softmax(-1)[len(r.prompt_ids) - 1 : -1]
+            own = logps[torch.arange(len(r.logps)), torch.tensor(r.completion_ids)]
+            assert (own - torch.tensor(r.logps)).abs().max() < 1e-4
+            entropy = -(logps.exp() * logps).sum(-1).mean().item()
+            assert r.entropy == pytest.approx(entropy, abs=1e-3)
+
+
+def test_answers_do_not_depend_on_their_company(policy, problems):
+    together = rollouts(policy, problems, 4, max_new_tokens=30, key="k")
+    alone = [rollouts(policy, [p], 4, max_new_tokens=30, key="k")[0] for p in problems]
+    narrow = rollouts(policy, problems, 4, max_new_tokens=30, key="k", cache_bytes=1)
+    same = [
+        a.completion_ids == b.completion_ids == c.completion_ids
+        for x, y, z in zip(together, alone, narrow, strict=True)
+        for a, b, c in zip(x, y, z, strict=True)
+    ]
+    # Another batch moves logits by up to 1e-4; a token changes only if its uniform is that close
+    # to an edge of the distribution.
+    assert np.mean(same) >= 0.99
+
+
+def test_groups_keep_their_order_and_their_problem(policy, problems):
+    groups = rollouts(policy, problems, 3, max_new_tokens=5, key="k")
+    assert [[r.problem.id for r in group] for group in groups] == [[p.id] * 3 for p in problems]
+    assert all([r.sample for r in group] == [0, 1, 2] for group in groups)
+
+
+def test_the_key_decides_the_answers(policy, problems):
+    first, again, other = (
+        rollouts(policy, problems[:2], 4, max_new_tokens=20, key=key) for key in ("a", "a", "b")
+    )
+    texts = [[[r.text for r in group] for group in groups] for groups in (first, again, other)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_answers_end_at_their_first_stop_token(policy, problems):
+    flat = [r for g in rollouts(policy, problems, 4, max_new_tokens=60, key="k") for r in g]
+    assert any(r.stopped for r in flat)
+    for r in flat:
+        stops = [i for i, token in enumerate(r.completion_ids) if token in policy.stop_ids]
+        assert stops == ([len(r.completion_ids) - 1] if r.stopped else [])
+        assert r.stopped or len(r.completion_ids) == 60
+        assert "<|im_end|>" not in r.text
+
+
+def test_sampled_tokens_follow_the_distribution():
+    """Chi-square on a toy vocabulary of five."""
+    probabilities = torch.tensor([0.4, 0.3, 0.2, 0.07, 0.03])
+    n = 20_000
+    uniforms = torch.from_numpy(np.random.default_rng(0).random(n))
+    tokens, logps, entropy = draw_tokens(probabilities.log().expand(n, 5), uniforms)
+    counts = torch.bincount(tokens, minlength=5)
+    expected = probabilities * n
+    statistic = ((counts - expected) ** 2 / expected).sum().item()
+    assert statistic < 18.47  # 99.9 % quantile, 4 degrees of freedom
+    assert torch.allclose(logps, probabilities.log()[tokens])
+    assert entropy[0].item() == pytest.approx(-(probabilities * probabilities.log()).sum().item())
+
+
+def test_the_token_is_the_inverse_cumulative_distribution():
+    logits = torch.tensor([[math.log(0.25), math.log(0.5), math.log(0.25)]])
+    drawn = [
+        draw_tokens(logits, torch.tensor([u], dtype=torch.float64))[0].item()
+        for u in (0.0, 0.2499, 0.2501, 0.7499, 0.7501, 0.999999)
+    ]
+    assert drawn == [0, 0, 1, 1, 2, 2]
+
+
+def test_impossible_tokens_are_never_drawn():
+    logits = torch.tensor([[-math.inf, 0.0, -math.inf]])
+    for u in (0.0, 0.5, 1 - 1e-16):
+        token, logp, entropy = draw_tokens(logits, torch.tensor([u], dtype=torch.float64))
+        assert (token.item(), logp.item(), entropy.item()) == (1, 0.0, 0.0)
+
+
+def test_a_prompt_without_room_for_an_answer_is_refused(policy):
+    problem = Problem("long", "math", "word " * 5000)
+    with pytest.raises(ValueError, match="the prompt of long .* exceeds the model's 4096"):
+        rollouts(policy, [problem], 2, max_new_tokens=10, key="k")
