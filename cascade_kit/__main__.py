@@ -1,6 +1,7 @@
 """Command line: `python -m cascade_kit run`, `doctor`."""
 
 import argparse
+import itertools
 import sys
 import time
 from pathlib import Path
@@ -87,8 +88,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     print(describe(run), flush=True)
     started = time.perf_counter()
     watch(run)
-    matrix = run.matrix()
-    print(f"\n{matrix}\n\n{matrix.summary()}")
+    print(f"\n{run.matrix()}")
     print(f"\nfinished in {(time.perf_counter() - started) / 60:.1f} minutes")
     print(f"matrix:  {folder / 'matrix.png'}\nreport:  {folder / 'report.html'}")
     return 0
@@ -170,19 +170,16 @@ def watch(run) -> None:
     """Run the cascade with one progress bar at a time."""
     from tqdm import tqdm
 
-    bar = None
-    for event in run.go():
-        key = (event.kind, event.stage)
-        if bar is None or bar.key != key:
-            if bar is not None:
-                bar.close()
-            label = {"step": "train", "evaluated": "test after"}.get(event.kind, event.kind)
-            bar = tqdm(total=event.total, desc=f"{label} {event.stage}", leave=True, mininterval=1)
-            bar.key = key
-        bar.set_postfix_str(postfix(event), refresh=False)
-        bar.update(event.done - bar.n)
-    if bar is not None:
-        bar.close()
+    phases = itertools.groupby(run.go(), key=lambda event: (event.kind, event.stage))
+    for (kind, stage), events in phases:
+        if kind == "finished":
+            continue
+        label = {"step": "train", "evaluated": "test after"}.get(kind, kind)
+        with tqdm(desc=f"{label} {stage}", mininterval=1) as bar:
+            for event in events:
+                bar.total = event.total
+                bar.set_postfix_str(postfix(event), refresh=False)
+                bar.update(event.done - bar.n)
 
 
 def postfix(event) -> str:

@@ -85,7 +85,7 @@ MICRO_STAGES = (
     Stage(name="instruct", domain=INSTRUCT, max_new_tokens=64, learning_rate=1e-3),
     Stage(name="math", domain=MATH, max_new_tokens=48, learning_rate=1e-3),
     Stage(name="code", domain=CODE, max_new_tokens=48, learning_rate=1e-3),
-    Stage(name="swe", domain=SWE, max_new_tokens=96, learning_rate=1e-3),
+    Stage(name="swe", domain=SWE, steps=40, max_new_tokens=96, learning_rate=1e-3),
 )  # fmt: skip
 
 # Settings for real models: the paper's tables with ten times its learning rates, the usual

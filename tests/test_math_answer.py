@@ -159,8 +159,14 @@ EQUAL = [
     (r"2\frac{1}{2}", r"2 1/2"),
     (r"2\frac{1}{2}", r"2½"),
     (r"-2\frac{1}{2}", r"-2.5"),
-    (r"\begin{pmatrix} -1 & 0 \\ 0 & -1 \end{pmatrix}", r"\begin{bmatrix} -1 & 0 \\ 0 & -1 \end{bmatrix}"),
-    (r"\begin{pmatrix} 1/5 \\ -18/5 \end{pmatrix}", r"\begin{pmatrix} \frac{1}{5} \\ -3.6 \end{pmatrix}"),
+    (
+        r"\begin{pmatrix} -1 & 0 \\ 0 & -1 \end{pmatrix}",
+        r"\begin{bmatrix} -1 & 0 \\ 0 & -1 \end{bmatrix}",
+    ),
+    (
+        r"\begin{pmatrix} 1/5 \\ -18/5 \end{pmatrix}",
+        r"\begin{pmatrix} \frac{1}{5} \\ -3.6 \end{pmatrix}",
+    ),
     (r"e", r"\mathrm{e}"),
     (r"e^{16}-1", r"-1 + \exp(16)"),
     (r"-7", r"−7"),
@@ -169,6 +175,26 @@ EQUAL = [
     (r"5", r"+5"),
     (r"5^{\text{th}}", r"5"),
     (r"3R2", r"3R2"),
+    (r"-1", r"e^{i\pi}"),
+    (r"2i", r"\sqrt{-4}"),
+    (r"(0,1)", r"]0,1["),
+    (r"\frac{\pi}{6} + 2k\pi", r"2\pi k + \frac{\pi}{6}"),
+    (r"(-\infty,\infty)", r"\text{all real numbers}"),
+    (r"2, -2", r"x = \pm 2"),
+    (r"x = \pm 2", r"x = 2 \text{ or } x = -2"),
+    (r"\text{12 hours}", r"12"),
+    (r"x=1,y=2", r"(1,2)"),
+    (r"\begin{cases} x=1 \\ y=2 \end{cases}", r"x=1,y=2"),
+    (r"\ln 2", r"\log_e 2"),
+    (r"\tan 45^\circ", r"1"),
+    (r"\sin 30^\circ", r"\frac{1}{2}"),
+    (r"\frac{n(n+1)}{2}", r"\binom{n+1}{2}"),
+    (r"0.1\overline{6}", r"\frac{1}{6}"),
+    (r"5,10,15", r"5, 10, and 15"),
+    (r"\frac{3}{8}", r"37.5\%"),
+    (r"1:2:3", r"2:4:6"),
+    (r"30^\circ, 60^\circ", r"60,30"),
+    (r"\begin{pmatrix} 1 \\ 3 \end{pmatrix}", r"\begin{pmatrix} 1 \\ \frac{6}{2} \end{pmatrix}"),
 ]
 DIFFERENT = [
     (r"\frac{3}{4}", r"\frac{4}{3}"),
@@ -237,11 +263,26 @@ DIFFERENT = [
     (r"1", r"2\frac{1}{2}"),
     (r"\frac{71}{6}", r"115/6"),
     (r"90", r"9 0"),
-    (r"\begin{pmatrix} -1 & 0 \\ 0 & -1 \end{pmatrix}", r"\begin{pmatrix} -1 & 0 \\ 0 & 1 \end{pmatrix}"),
+    (
+        r"\begin{pmatrix} -1 & 0 \\ 0 & -1 \end{pmatrix}",
+        r"\begin{pmatrix} -1 & 0 \\ 0 & 1 \end{pmatrix}",
+    ),
     (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix} 1 & 2 \end{pmatrix}"),
     (r"e", r"2.718"),
     (r"-\infty", r"\infty"),
     (r"7", r"-7"),
+    (r"(0,1)", r"[0,1["),
+    (r"2\text{ hours}", r"2\text{ minutes}"),
+    (r"150", r"\$1.50"),
+    (r"x=1,y=2", r"x=2,y=1"),
+    (r"(x-1)(x+2)=0", r"x=1"),
+    (r"\sqrt{a^2+b^2}", r"a+b"),
+    (r"1:2:3", r"1:2:4"),
+    (r"A,B,C", r"A,C"),
+    (
+        r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}",
+        r"\begin{pmatrix} 1 & 2 \\ 3 & 5 \end{pmatrix}",
+    ),
 ]
 
 
@@ -456,7 +497,9 @@ def perturbed(gold: str) -> str:
     if digits:
         last = digits[-1]
         return gold[: last.start()] + str((int(last[0]) + 1) % 10) + gold[last.end() :]
-    return gold.replace("cot", "tan") if r"\cot" in gold else re.sub(r"[a-zA-Z](\W*)$", r"q\1", gold)
+    return (
+        gold.replace("cot", "tan") if r"\cot" in gold else re.sub(r"[a-zA-Z](\W*)$", r"q\1", gold)
+    )
 
 
 def test_every_public_gold_agrees_with_itself_and_with_no_changed_answer():

@@ -235,7 +235,8 @@ HONEST = {
             "import collections as c, decimal, fractions, datetime\n"
             "assert s() == [c.Counter('aab'), {1, 2}, frozenset([3]), (1, (2,)), b'x', 1 + 2j,"
             " -0.0, float('inf'), 2**200, range(3), decimal.Decimal('1.5'),"
-            " fractions.Fraction(1, 3), datetime.date(2020, 1, 2), {(1, 2): [3]}, c.deque([1]), None, True, '\\ud800']",
+            " fractions.Fraction(1, 3), datetime.date(2020, 1, 2), {(1, 2): [3]}, c.deque([1]),"
+            " None, True, '\\ud800']",
             "assert str(s()[6]) == '-0.0' and [type(x) for x in s()[:2]] == [c.Counter, set]",
         ],
         "",

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -489,15 +490,16 @@ def command_as_nobody(program: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")
 @pytest.mark.parametrize("name", ["test_sandbox.py", "test_python_tests.py"])
-def test_all_of_it_as_an_ordinary_user(name, tmp_path):
+def test_all_of_it_as_an_ordinary_user(name):
     program = next(sandbox.bubblewrap_programs(), None)
     if program is None or "bubblewrap-own-user" not in map(layer_id, LAYERS):
         pytest.skip("bubblewrap does not work here")
-    tmp_path.chmod(0o777)
-    command = command_as_nobody(program)
-    command += ["-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path}/nobody"]
-    command += [str(Path(__file__).with_name(name))]
-    environment = paths() | {"HOME": str(tmp_path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are root's alone
+        os.chmod(folder, 0o777)
+        command = command_as_nobody(program)
+        command += ["-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={folder}/nobody"]
+        command += [str(Path(__file__).with_name(name))]
+        environment = paths() | {"HOME": folder}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert " passed" in done.stdout

@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import Any
 
 from cascade_kit.problem import Score
-from cascade_kit.verifiers.math_compare import MAX_DEPTH, leaves, nesting, same, split_top
+from cascade_kit.verifiers.math_compare import MAX_DEPTH, leaves, same
 from cascade_kit.verifiers.math_extract import (
     ExtractMode,
     boxes,
@@ -31,6 +31,7 @@ from cascade_kit.verifiers.math_extract import (
     visible_answer,
 )
 from cascade_kit.verifiers.math_notation import normalise, plain_words
+from cascade_kit.verifiers.math_structure import is_list, nesting
 
 MAX_ANSWER = 1000  # characters; longer answers are wrong unless the gold is long as well
 WALL_FACTOR = 10  # the CPU timer of the worker is the deadline, the clock only a backstop
@@ -180,7 +181,7 @@ def check_gold(gold: str, deadline_s: float = 3.0) -> None:
     if not isinstance(gold, str):
         raise _gold_fault(gold, "is not a string")
     text = normalise(gold)
-    if not any(c.isalnum() for c in text) or not any(c.isalnum() for c in plain_words(text)):
+    if not any(c.isalnum() for c in plain_words(text)):
         raise _gold_fault(gold, "is empty")
     plain = text.replace(r"\{", "").replace(r"\}", "")
     if plain.count("{") != plain.count("}"):
@@ -235,9 +236,9 @@ def grade_answer(
             0.0, {"correct": 0.0, "boxed": boxed}, "no box" if extract == "boxed" else "no answer"
         )
     equal, why = _compare(gold, answer, deadline_s)
-    if not equal and boxed and extract != "last" and len(linked := linked_boxes(completion)) > 1:
-        if len(split_top(normalise(gold), ",")) > 1 or r"\pm" in gold or " and " in gold:
-            equal, why = _compare(gold, ", ".join(linked), deadline_s)
+    linked = linked_boxes(completion) if boxed and not equal and extract != "last" else []
+    if len(linked) > 1 and is_list(normalise(gold)):
+        equal, why = _compare(gold, ", ".join(linked), deadline_s)
     return Score(float(equal), {"correct": float(equal), "boxed": boxed}, why)
 
 

@@ -10,40 +10,45 @@ out, never changed; 50\% is 0.5 and answers 50; six decimals of 1/3 are 1/3, thr
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from cascade_kit.verifiers.math_notation import (
     choice_letter,
     clock,
     is_words,
+    squeeze,
+    starts_with_choice,
+    word_key,
+)
+from cascade_kit.verifiers.math_quantity import (
     parse_quantity,
     peel_unit,
     same_quantity,
-    squeeze,
-    starts_with_choice,
     units_differ,
-    word_key,
 )
-
-Leaf = Callable[[str, str], bool]
+from cascade_kit.verifiers.math_structure import (
+    TUPLES,
+    distinct,
+    in_order,
+    items,
+    kinds_agree,
+    named,
+    names_only,
+    sides,
+    split_list,
+    split_top,
+)
 
 MAX_DEPTH = 40  # brackets inside brackets; a real answer has three or four
+Leaf = Callable[[str, str], bool]
+
 MAX_ITEMS = 200  # unordered lists are matched in quadratic time
 
-_TUPLES = ("()", "[]", "(]", "[)")
-_CONNECTOR = re.compile(
-    r"\s*,?\s*(?:\\text\s*\{\s*,?\s*(?:and|or)\s*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z]))\s*|\s*;\s*"
-)
 _RELATION = re.compile(r"\\(?:le|ge|ne|cup|cap|setminus|in)(?![a-z])|\\mathbb|[<>]")
 _MATRIX = re.compile(
     r"^[\[(]?\s*\\begin\s*\{([pbB]?matrix|array)\}(?:\s*\{[clr|\s]*\})?(.*)"
     r"\\end\s*\{\1\}\s*[\])]?$",
     re.DOTALL,
-)
-_NAME = re.compile(  # a left side that only names the answer: x, x_1, f(x), \angle ABC, |AB|, (x,y)
-    r"(?:\\(?:angle|triangle|overline|operatorname|text)\s*)*"
-    r"(?:\{[^{}]*\}|\\?[A-Za-z]+'*(?:_\{?\w+\}?)?(?:\^\{?-1\}?)?(?:\([^()=]*\))?"
-    r"|\|[A-Z]+\||\((?:\s*[A-Za-z]\w*\s*,?)+\))"
 )
 _BASE = re.compile(r"(\d[0-9A-F]*)(?:_\s*\{?\s*(\d+)\s*\}?)?")
 _WORDS_FOR = {
@@ -54,84 +59,6 @@ _WORDS_FOR = {
     "norealsolutions": r"\emptyset",
     "emptyset": r"\emptyset",
 }
-
-
-def nesting(text: str) -> int:
-    """The deepest bracket nesting."""
-    depth = deepest = 0
-    for character in text:
-        depth += (character in "([{") - (character in ")]}")
-        deepest = max(deepest, depth)
-    return deepest
-
-
-def split_top(text: str, separator: str) -> list[str]:
-    """`text` split at `separator` outside all brackets, parts stripped."""
-    parts, depth, start = [], 0, 0
-    for match in re.finditer(rf"\\[A-Za-z]+|{re.escape(separator)}|[(\[{{}}\])]", text):
-        if match[0] == separator:
-            if depth == 0:
-                parts.append(text[start : match.start()].strip())
-                start = match.end()
-        elif len(match[0]) == 1:
-            depth += 1 if match[0] in "([{" else -1
-    return [*parts, text[start:].strip()]
-
-
-def _split_list(text: str) -> list[str]:
-    """The items of a bare list; a comma inside 1,234 does not split."""
-    text = _CONNECTOR.sub(", ", text)
-    if re.fullmatch(r"[+-]?(?:\\?\$)?\d{1,3}(?:,\d{3})+(?:\.\d*)?", text):
-        return [text]
-    if ", " in text:  # "1,234, 5,678": commas without a blank are thousands separators
-        text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
-    return [part for part in split_top(text, ",") if part]
-
-
-def _bracketed(text: str) -> tuple[str, str]:
-    r"""(kind, inside): kind is "{}" for a set, "()", "[]", "(]", "[)", or "" if bare."""
-    if text.startswith(r"\{") and text.endswith(r"\}") and len(text) > 3:
-        kind, inside = "{}", text[2:-2]
-    elif len(text) > 2 and text[0] in "([" and text[-1] in ")]":
-        kind, inside = text[0] + text[-1], text[1:-1]
-    else:
-        return "", text
-    depth = 0
-    for character in inside:
-        depth += (character in "([{") - (character in ")]}")
-        if depth < 0:  # the first bracket closes before the end: (1,2),(3,4)
-            return "", text
-    return kind, inside.strip()
-
-
-def _expand_signs(items: Sequence[str]) -> list[str]:
-    r"""Every `a \pm b` as `a + b` and `a - b`; the signs of one item go together."""
-    expanded: list[str] = []
-    for item in items:
-        if not re.search(r"\\(?:pm|mp)(?![a-z])", item):
-            expanded.append(item)
-            continue
-        for plus, minus in (("+", "-"), ("-", "+")):
-            signed = re.sub(r"\\pm\s*", plus, re.sub(r"\\mp\s*", minus, item))
-            expanded.append(re.sub(r"^\+|(?<=[(,=])\s*\+", "", signed).strip())
-    return expanded
-
-
-def _sides(text: str) -> tuple[str, str] | None:
-    """(first left side, last right side) of `a = b` or `a = b = c`, else None."""
-    parts = split_top(text, "=")
-    return (parts[0], parts[-1]) if len(parts) > 1 and all(parts) else None
-
-
-def _names_only(left: str) -> bool:
-    """True if a left side names the answer or is a finished calculation: x, f(x), 2+3."""
-    return bool(_NAME.fullmatch(left)) or is_words(left) or not re.search(r"[A-Za-z]", left)
-
-
-def _named(text: str) -> tuple[str, str]:
-    """(name, value) of `x = 5`; the name is "" for anything else."""
-    sides = _sides(text)
-    return (squeeze(sides[0]), sides[1]) if sides and _names_only(sides[0]) else ("", text)
 
 
 # Each rule answers True or False, or None where it has no opinion.
@@ -194,7 +121,7 @@ def _words(gold: str, answer: str, leaf: Leaf, depth: int) -> bool | None:
     if re.fullmatch(r"[A-Za-z]", gold) and re.fullmatch(r"[A-Za-z]", answer):
         return False  # math-verify folds the case of symbols
     if is_words(gold) or is_words(answer):
-        return bool(gold_key) and gold_key == word_key(_named(answer)[1])
+        return bool(gold_key) and gold_key == word_key(named(answer)[1])
     return None
 
 
@@ -222,8 +149,8 @@ def _regions(gold: str, answer: str, leaf: Leaf, depth: int) -> bool | None:
 
 
 def _equations(gold: str, answer: str, leaf: Leaf, depth: int) -> bool | None:
-    lists = max(len(_split_list(gold)), len(_split_list(answer))) > 1
-    gold_sides, answer_sides = _sides(gold), _sides(answer)
+    lists = max(len(split_list(gold)), len(split_list(answer))) > 1
+    gold_sides, answer_sides = sides(gold), sides(answer)
     if lists and not (gold_sides and gold_sides[0][-1:] == ")"):
         return None
     if gold_sides and answer_sides:
@@ -231,48 +158,26 @@ def _equations(gold: str, answer: str, leaf: Leaf, depth: int) -> bool | None:
             return same(gold_sides[1], answer_sides[1], leaf, depth + 1)
         return leaf(gold, answer)
     if gold_sides:
-        return _names_only(gold_sides[0]) and same(gold_sides[1], answer, leaf, depth + 1)
+        return names_only(gold_sides[0]) and same(gold_sides[1], answer, leaf, depth + 1)
     if answer_sides:  # "3x + 4y + 14 = 0" does not answer 0
-        usable = _names_only(answer_sides[0]) or answer_sides[1] != "0"
+        usable = names_only(answer_sides[0]) or answer_sides[1] != "0"
         return usable and same(gold, answer_sides[1], leaf, depth + 1)
     return None
 
 
-def _items(text: str) -> tuple[str, list[tuple[str, str]]]:
-    """(bracket kind, [(name, value), ...]) of a list, tuple, set or single answer."""
-    kind, inside = _bracketed(text)
-    if kind == "{}":
-        return kind, [("", item) for item in _expand_signs(split_top(inside, ","))]
-    if kind and len(split_top(inside, ",")) > 1:
-        if r"\pm" not in inside:
-            return kind, [("", item) for item in split_top(inside, ",")]
-        return "", [("", item) for item in _expand_signs([text])]
-    if kind == "()":
-        text = inside
-    return "", [_named(item) for item in _expand_signs(_split_list(text))]
-
-
-def _in_order(kind: str, items: list[tuple[str, str]]) -> list[str]:
-    """The values; those of `y = 2, x = 1` in the order of their names."""
-    names = [name for name, _ in items]
-    if kind == "" and all(names) and len(set(names)) == len(names):
-        items = sorted(items)
-    return [value for _, value in items]
-
-
 def _lists(gold: str, answer: str, leaf: Leaf, depth: int) -> bool | None:
-    (gold_kind, gold_items), (answer_kind, answer_items) = _items(gold), _items(answer)
+    (gold_kind, gold_items), (answer_kind, answer_items) = items(gold), items(answer)
     gold_values, answer_values = (
-        _in_order(gold_kind, gold_items), _in_order(answer_kind, answer_items)
+        in_order(gold_kind, gold_items), in_order(answer_kind, answer_items)
     )  # fmt: skip
     if (gold_values, answer_values) == ([gold], [answer]):
         return None
     if gold_kind == answer_kind == "{}":
-        gold_values, answer_values = _distinct(gold_values), _distinct(answer_values)
+        gold_values, answer_values = distinct(gold_values), distinct(answer_values)
     if len(gold_values) != len(answer_values) or len(gold_values) > MAX_ITEMS:
         return False
-    if gold_kind in _TUPLES or answer_kind in _TUPLES:
-        if not _kinds_agree(gold_kind, answer_kind, len(gold_values)):
+    if gold_kind in TUPLES or answer_kind in TUPLES:
+        if not kinds_agree(gold_kind, answer_kind, len(gold_values)):
             return False
         pairs = zip(gold_values, answer_values, strict=True)
         return all(same(g, a, leaf, depth + 1) for g, a in pairs)
@@ -281,19 +186,6 @@ def _lists(gold: str, answer: str, leaf: Leaf, depth: int) -> bool | None:
         pairs = zip(gold_values, answer_values, strict=True)
         return names[0] == names[1] and all(same(g, a, leaf, depth + 1) for g, a in pairs)
     return _same_unordered(gold_values, answer_values, leaf, depth)
-
-
-def _distinct(values: list[str]) -> list[str]:
-    return list({squeeze(value): value for value in values}.values())
-
-
-def _kinds_agree(gold_kind: str, answer_kind: str, length: int) -> bool:
-    """True if two bracket kinds, one of them a tuple or interval, may hold the same answer."""
-    if gold_kind == answer_kind:
-        return True
-    if "" in (gold_kind, answer_kind):  # brackets left out, or added to a plain list
-        return {gold_kind, answer_kind} <= {"", "()"} or (gold_kind == "" and answer_kind == "[]")
-    return {gold_kind, answer_kind} == {"()", "[]"} and length > 2  # a vector, not an interval
 
 
 def _same_unordered(gold: list[str], answer: list[str], leaf: Leaf, depth: int) -> bool:
@@ -346,7 +238,7 @@ def leaves(text: str, depth: int = 0) -> list[str]:
         return [text]
     if len(ratio := split_top(text, ":")) > 1 and all(ratio):
         return [part for side in ratio for part in leaves(side, depth + 1)]
-    values = [value for _, value in _items(text)[1]] or [text]
+    values = [value for _, value in items(text)[1]] or [text]
     bare = peel_unit(text)[0]
     values = [bare] if values == [text] and bare and bare != text else values
     if values == [text]:

@@ -19,6 +19,9 @@ from importlib.util import find_spec
 
 WATCHED = ("_pytest", "pytest", "pluggy", "unittest", "builtins", "importlib")
 PYTEST_ITSELF = ("_getini_unknown_type", "_reprcompare")  # replaced by pytest while it runs
+PYTEST_ADDS = frozenset(  # names that pytest gives to its classes while it runs
+    ("fspath", "startdir", "invocation_dir", "rootdir", "inifile", "makedir")
+)
 CODE = ("__code__", "__defaults__", "__kwdefaults__")
 MEMBERS = (types.FunctionType, classmethod, staticmethod, property)
 
@@ -65,7 +68,8 @@ def parts_of(module_name, value):
     if isinstance(value, type) and is_watched(value.__module__) and module_name != "builtins":
         members = [(name, part) for name, part in vars(value).items() if isinstance(part, MEMBERS)]
         codes = [(m, "__code__", m.__code__) for _, m in members if hasattr(m, "__code__")]
-        return [(value, name, part) for name, part in members] + codes
+        names = (value, "new attributes", frozenset(vars(value)))
+        return [*((value, name, part) for name, part in members), *codes, names]
     return []
 
 
@@ -86,7 +90,10 @@ def remember():
 def first_change(seen):
     """The name of the first object that is not what it was, "" if all are."""
     for owner, attribute, value in seen:
-        if type(owner) is dict:
+        if attribute == "new attributes":
+            added = [vars(owner)[name] for name in vars(owner).keys() - value - PYTEST_ADDS]
+            now = None if any(hasattr(type(part), "__get__") for part in added) else value
+        elif type(owner) is dict:
             now = owner.get(attribute)
         elif isinstance(owner, type):
             now = vars(owner).get(attribute)
@@ -103,11 +110,20 @@ class Reporter:
     def __init__(self, send, fail, wanted, cpu_seconds, wall_seconds):
         self.send, self.fail, self.wanted = send, fail, wanted
         self.cpu_seconds, self.wall_seconds = cpu_seconds, wall_seconds
-        self.seen, self.changed, self.session, self.timer = remember(), "", None, signal.setitimer
+        self.seen, self.changed, self.session, self.stopped_once = remember(), "", None, False
+        self.timer, self.leave = signal.setitimer, os._exit
 
     def pytest_sessionstart(self, session):
         self.session = session
         signal.signal(signal.SIGPROF, self.too_long)
+        self.start_timer()
+
+    def start_timer(self):
+        self.stopped_once = False
+        self.timer(signal.ITIMER_PROF, self.cpu_seconds, 1)
+
+    def pytest_collection_finish(self):
+        self.timer(signal.ITIMER_PROF, 0)
 
     def stop(self):
         self.send("stopped")
@@ -119,17 +135,22 @@ class Reporter:
         items[:] = kept
 
     def pytest_runtest_logstart(self, nodeid):
-        self.timer(signal.ITIMER_PROF, self.cpu_seconds)
+        self.start_timer()
 
     def pytest_runtest_logfinish(self, nodeid):
         self.timer(signal.ITIMER_PROF, 0)
 
     def too_long(self, number, frame):
+        if self.stopped_once:  # the test caught the first exception
+            self.leave(1)
+        self.stopped_once = True
         self.stop()
         self.fail(f"more than {self.cpu_seconds} CPU seconds")
 
     def pytest_runtest_logreport(self, report):
-        self.send("phase", report.nodeid, report.when, report.outcome)
+        subtest = type(report).__name__ == "SubtestReport"  # one test may have many
+        phase = "subtest" if subtest else report.when
+        self.send("phase", report.nodeid, phase, report.outcome)
         if report.duration >= self.wall_seconds:  # pytest-timeout has ended it
             self.stop()
         if report.when == "teardown":
@@ -151,7 +172,7 @@ def main():
     os.unlink("swe_job.txt")
     os.unlink(__file__)
     [key], roots, folders, names, seconds, arguments, wanted = job
-    send, leave, here = make_sender(bytes.fromhex(key)), os._exit, os.getcwd()
+    send, here = make_sender(bytes.fromhex(key)), os.getcwd()
     del key, job
     sys.path[:] = [path for path in sys.path if path not in folders]
     sys.meta_path.append(OnlyNamed(folders, names))
@@ -161,7 +182,8 @@ def main():
 
     import pytest
 
-    find_spec("pytest_timeout").loader  # an error of the set-up, not of the answer
+    if find_spec("pytest_timeout") is None:
+        raise SystemExit("pytest-timeout is not installed")
     sys.path[:0] = [os.path.normpath(os.path.join(here, root)) for root in roots]
     # Last of all hooks, so that nothing selects after this one.
     pytest.hookimpl(trylast=True)(Reporter.pytest_collection_modifyitems)
@@ -170,7 +192,7 @@ def main():
     code = pytest.main(arguments, plugins=[reporter])
     reporter.look()
     send("end", str(int(code)))
-    leave(int(code))
+    reporter.leave(int(code))
 
 
 if __name__ == "__main__":

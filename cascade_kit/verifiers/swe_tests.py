@@ -14,18 +14,18 @@ itself equal to everything. Nothing of that leaves the sandbox; it can only earn
 """
 
 import hashlib
-import re
 import secrets
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from cascade_kit.problem import Score
 from cascade_kit.verifiers.patch_text import PatchFormat
 from cascade_kit.verifiers.patches import Files, judge_patch, score_patch
 from cascade_kit.verifiers.sandbox import Execution, run_command
+from cascade_kit.verifiers.swe_tree import RUNNER_PACKAGES, node_id, plant, with_original_tests
 
 RUNNER = Path(__file__).with_name("swe_runner.py")
 CPU_SECONDS = 30.0  # of the whole run
@@ -34,15 +34,6 @@ TEST_WALL_SECONDS = 30  # of one test (pytest-timeout), for tests that only wait
 MEMORY_MB = 1024
 OUTPUT_KB = 4096
 PYTEST_FAILED = 1  # pytest's exit code when tests failed, as the planted ones must
-
-_PROTECTED_NAMES = re.compile(
-    r"conftest\.py|test_.*\.py|.*_test\.py|\.?pytest\.(?:ini|toml)|tox\.ini|setup\.cfg"
-    r"|pyproject\.toml|sitecustomize\.py|usercustomize\.py|.*\.pth|.*\.py[co]"
-)
-_RUNNER_PACKAGES = (
-    "pytest", "_pytest", "pytest_timeout", "pluggy", "iniconfig", "packaging", "pygments", "py",
-)  # fmt: skip
-_CANARY_WORDS = ("again", "edge", "empty", "twice", "large", "negative", "other", "repeated")
 
 
 @dataclass(frozen=True)
@@ -90,98 +81,6 @@ def task_from_row(row: Mapping[str, Any]) -> SweTask:
     )
 
 
-def node_id(test: str, files: Files) -> str:
-    """pytest's id of a test given as such or dotted (`tests.test_x.Class::name`).
-
-    Raises ValueError if no file of the tree holds the test.
-    """
-    head, separator, tail = test.partition("::")
-    if separator and head in files:
-        return test
-    parts = head.split(".")
-    for length in range(len(parts), 0, -1):
-        path = "/".join(parts[:length]) + ".py"
-        if separator and path in files:
-            return "::".join([path, *parts[length:], tail])
-    raise ValueError(f"test {test!r} is in no file of the tree; correct FAIL_TO_PASS or the files")
-
-
-def _tests_folder(path: str) -> str:
-    """The outermost folder named tests or test above a test file, "" if there is none."""
-    parts = PurePosixPath(path).parts[:-1]
-    depth = next((i for i, part in enumerate(parts, 1) if part in ("tests", "test")), 0)
-    return "/".join(parts[:depth])
-
-
-def _loads_itself(path: str, roots: Sequence[str]) -> bool:
-    """True for a file that would stand in for a standard module or a part of pytest."""
-    for root in roots:
-        inner = path.removeprefix(f"{root.strip('/')}/") if root not in (".", "") else path
-        top = inner.split("/")[0].split(".")[0]
-        if top in _RUNNER_PACKAGES or top in sys.stdlib_module_names:
-            return True
-    return False
-
-
-def with_original_tests(
-    files: Files, patched: Files, test_files: Collection[str], pythonpath: Sequence[str] = (".",)
-) -> dict[str, str]:
-    """The patched tree with all that decides the tests put back as it was in `files`."""
-    folders = [folder for folder in map(_tests_folder, test_files) if folder]
-
-    def protected(path: str) -> bool:
-        parts = PurePosixPath(path).parts
-        in_tests = any(path.startswith(folder + "/") for folder in folders)
-        if in_tests or path in test_files or "__pycache__" in parts:
-            return True
-        if _PROTECTED_NAMES.fullmatch(parts[-1]):
-            return True
-        return path not in files and _loads_itself(path, pythonpath)
-
-    tree = {path: text for path, text in patched.items() if not protected(path)}
-    return tree | {path: text for path, text in files.items() if protected(path)}
-
-
-def _planted(source: str) -> tuple[list[str], str]:
-    """(names, source) of tests that must fail, named after tests of the file."""
-    names = re.findall(r"^\s*def (test_\w+)", source, re.MULTILINE) or ["test_values"]
-    picked = [f"{secrets.choice(names)}_{secrets.choice(_CANARY_WORDS)}" for _ in range(3)]
-    plain, raising, method = (f"{name}_{secrets.randbelow(90) + 10}" for name in picked)
-    group = f"Test{secrets.choice(_CANARY_WORDS).title()}{secrets.randbelow(900) + 100}"
-    low, high = sorted(secrets.SystemRandom().sample(range(100), 2))
-    text = f"""
-
-def {plain}():
-    assert [{low}, {high}] == [{high}, {low}]
-
-
-def {raising}():
-    with __import__("pytest").raises(ValueError):
-        int("{low}")
-
-
-class {group}(__import__("unittest").TestCase):
-    def {method}(self):
-        self.assertEqual({low}, {high})
-"""
-    return [plain, raising, f"{group}::{method}"], text
-
-
-def _plant(tree: dict[str, str], test_files: Collection[str]) -> set[str]:
-    """Add tests that must fail to each test file of `tree`; returns their node ids."""
-    planted = set()
-    for path in sorted(test_files):
-        names, text = _planted(tree[path])
-        target = path
-        if "pytestmark" in tree[path]:  # a mark for the whole file would change these as well
-            number = secrets.randbelow(9000) + 1000
-            target = str(PurePosixPath(path).with_name(f"test_more_{number}.py"))
-            tree[target] = ""
-        tree[target] += text
-        planted |= {f"{target}::{name}" for name in names}
-    return planted
-
-
 def _job(key: bytes, *fields: Sequence[str]) -> bytes:
     """The job file: fields between NULs, their entries between line ends."""
     return "\x00".join([key.hex(), *("\n".join(field) for field in fields)]).encode()
@@ -214,7 +113,10 @@ def _outcomes(records: list[list[str]]) -> dict[str, dict[str, str]]:
         if kind == "phase":
             test, phase, outcome = fields
             seen = phases.setdefault(test, {})
-            seen[phase] = "twice" if phase in seen else outcome
+            if phase != "subtest":
+                seen[phase] = "twice" if phase in seen else outcome
+            elif outcome == "failed":
+                seen[phase] = outcome
     return phases
 
 
@@ -281,8 +183,8 @@ def run_swe_tests(
     """Whether every listed test passes on the patched tree `files`.
 
     `original` is the tree before the patch; test files come from it. `packages` are the installed
-    packages the repository needs, by import name; others cannot be imported. Raises ValueError for a test
-    that is in no file, RuntimeError if pytest is not there, and what `run_command` raises.
+    packages the repository needs, by import name; others cannot be imported. Raises ValueError for
+    a test that is in no file, RuntimeError without pytest, and what `run_command` raises.
     """
     original = files if original is None else original
     tests = {test: node_id(test, original) for test in (*fail_to_pass, *pass_to_pass)}
@@ -290,7 +192,7 @@ def run_swe_tests(
         raise ValueError("a row without FAIL_TO_PASS and PASS_TO_PASS has no tests to run")
     test_files = {node.partition("::")[0] for node in tests.values()}
     tree = with_original_tests(original, files, test_files, pythonpath)
-    planted = _plant(tree, test_files)
+    planted = plant(tree, test_files)
     paths = sorted({node.partition("::")[0] for node in {*tests.values(), *planted}})
     arguments = [
         "-q", "--tb=no", "--no-summary", "-o", "addopts=",
@@ -302,7 +204,7 @@ def run_swe_tests(
         key,
         pythonpath,
         _package_folders(),
-        [*_RUNNER_PACKAGES, *packages],
+        [*RUNNER_PACKAGES, *packages],
         [str(TEST_CPU_SECONDS), str(TEST_WALL_SECONDS)],
         arguments,
         [*tests.values(), *planted],
