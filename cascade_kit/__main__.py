@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m cascade_kit",
-        description="Cascade RL: sequential, domain-wise RL of one model, with a forgetting matrix.",
+        description="Cascade RL: one model, five domains in sequence, one forgetting matrix.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -36,6 +36,9 @@ def build_parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="train the stages in order and draw the matrix")
     add_run_arguments(run)
     run.set_defaults(command=run_command)
+    compare = commands.add_parser("compare", help="several finished runs in one Markdown table")
+    compare.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run folders")
+    compare.set_defaults(command=compare_command)
     doctor = commands.add_parser("doctor", help="versions, device, 4-bit support, isolation, smoke")
     doctor.set_defaults(command=doctor_command)
     return parser
@@ -57,10 +60,12 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     add("--answers", type=whole, metavar="G", help="answers a prompt, at least 2")
     add("--max-new-tokens", type=whole, metavar="N", help="longest answer in tokens")
     add("--eval-items", type=whole, default=None, metavar="N", help="held-out items a domain (default: 240 generated ones, or 100 of --data)")  # fmt: skip  # noqa: E501
+    add("--pairs", type=whole, metavar="N", help="preference pairs that train the reward model (default: all)")  # fmt: skip  # noqa: E501
     add("--seed", type=whole, default=0, help="of everything random (default: 0)")
     add("--bits", type=whole, default=4, help="4 (NF4, default), 8 (int8) or 16 (not quantised)")
     add("--rank", type=whole, default=16, help="LoRA rank (default: 16)")
     add("--out", type=Path, metavar="DIR", help="run folder (default: runs/MODEL-DATE-TIME)")
+    add("--resume", action="store_true", help="continue the run in --out; finished stages are kept")
     add("--allow-unsafe", action="store_true", help="let model-written code run without isolation")
 
 
@@ -84,7 +89,15 @@ def run_command(arguments: argparse.Namespace) -> int:
     )
     data = load(arguments, policy, domains)
     domains = [s for s in domains if data.eval.get(s.domain.name)]
-    run = Run.create(folder, policy, data, stages, domains=domains, seed=arguments.seed)
+    run = Run.create(
+        folder,
+        policy,
+        data,
+        stages,
+        domains=domains,
+        seed=arguments.seed,
+        resume=arguments.resume,
+    )
     print(describe(run), flush=True)
     started = time.perf_counter()
     watch(run)
@@ -119,12 +132,18 @@ def fresh_folder(model: str) -> Path:
 
 def check_before_loading(arguments: argparse.Namespace, folder: Path) -> None:
     """What can be told to be wrong without loading a model."""
-    if folder.exists() and any(folder.iterdir()):
-        raise ValueError(f"the run folder {folder} exists; choose another --out")
+    from cascade_kit.cascade import check_free
+
+    if arguments.resume and arguments.out is None:
+        raise ValueError("--resume needs the run folder: give it as --out")
+    if not arguments.resume:
+        check_free(folder)
     if arguments.eval_items is not None and arguments.eval_items < 2:
         raise ValueError("--eval-items must be at least 2: an interval needs two items")
     if arguments.rank < 1:
         raise ValueError("--rank must be at least 1")
+    if arguments.pairs is not None and arguments.pairs < 1:
+        raise ValueError("--pairs must be at least 1")
 
 
 def load(arguments: argparse.Namespace, policy, domains):
@@ -135,16 +154,21 @@ def load(arguments: argparse.Namespace, policy, domains):
     from cascade_kit.data import load_data
 
     if arguments.data is None:
-        return micro_data(domains, eval_items=arguments.eval_items or 240, seed=arguments.seed)
-    longest = max(stage.max_new_tokens for stage in domains)
-    data = load_data(
-        arguments.data,
-        token_count=lambda prompt: len(policy.encode_prompt(prompt)),
-        max_prompt_tokens=policy.max_positions - longest,
-        seed=arguments.seed,
+        data = micro_data(domains, eval_items=arguments.eval_items or 240, seed=arguments.seed)
+    else:
+        longest = max(stage.max_new_tokens for stage in domains)
+        data = load_data(
+            arguments.data,
+            token_count=lambda prompt: len(policy.encode_prompt(prompt)),
+            max_prompt_tokens=policy.max_positions - longest,
+            seed=arguments.seed,
+        )
+    items = arguments.eval_items or (240 if arguments.data is None else 100)
+    return replace(
+        data,
+        eval={name: rows[:items] for name, rows in data.eval.items()},
+        train_pairs=data.train_pairs[: arguments.pairs],
     )
-    items = arguments.eval_items or 100
-    return replace(data, eval={name: rows[:items] for name, rows in data.eval.items()})
 
 
 def describe(run) -> str:
@@ -191,6 +215,13 @@ def postfix(event) -> str:
     return f"pairs right {event.score:.2f}" if event.score is not None else ""
 
 
+def compare_command(arguments: argparse.Namespace) -> int:
+    from cascade_kit.compare import comparison
+
+    print(comparison(arguments.runs))
+    return 0
+
+
 # ---- doctor ------------------------------------------------------------------------------------
 
 
@@ -219,7 +250,9 @@ def doctor_command(arguments: argparse.Namespace) -> int:
     data = micro_data([stage], eval_items=2)
     for record, _ in train(policy, stage, data.train["math"]):
         took = sum(record.seconds.values())
-        print(f"{'smoke step ' + str(record.step):14} reward {record.reward_mean:.2f}, {took:.1f} s")
+        print(
+            f"{'smoke step ' + str(record.step):14} reward {record.reward_mean:.2f}, {took:.1f} s"
+        )
     if policy.adapter_hash() == before:
         print("cascade-kit: the adapter did not change in two steps", file=sys.stderr)
         return 1

@@ -56,7 +56,9 @@ def micro_data(stages: Sequence[Stage], *, eval_items: int, seed: int = 0) -> Da
     domains = {s.domain.name: s for s in stages}
     return DataSet(
         train={
-            name: tuple(s.domain.problems("train", pool_size(s), seed=seed, difficulty=s.difficulty))
+            name: tuple(
+                s.domain.problems("train", pool_size(s), seed=seed, difficulty=s.difficulty)
+            )
             for name, s in domains.items()
         },
         eval={
@@ -106,15 +108,13 @@ class Run:
         domains: Sequence[Stage] = (),
         seed: int = 0,
         samples: int = 1,
+        resume: bool = False,
     ) -> "Run":
-        """A new run folder. `domains` lists the stages whose domains are evaluated besides.
+        """A new run folder, or with `resume` an existing one, whose finished stages are kept.
 
-        Raises ValueError, before anything is written, for an existing folder or missing data.
+        `domains` lists stages whose domains are evaluated besides. Raises ValueError, before
+        anything is written, for a folder in use, other settings on resume, or missing data.
         """
-        if folder.exists() and any(folder.iterdir()):
-            raise ValueError(
-                f"the run folder {folder} exists; choose another --out, or continue it with --resume"
-            )
         evaluated = list({s.domain.name: s for s in [*stages, *domains]}.values())
         check_data(data, stages, evaluated)
         settings = {
@@ -126,12 +126,16 @@ class Run:
             "samples": samples,
             "seed": seed,
             "threads": torch.get_num_threads(),
-            "started": time.strftime("%Y-%m-%d %H:%M:%S"),
             "versions": versions(),
             "data": list(data.notes),
+            "started": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "run.json", settings)
+        if resume:
+            settings = stored_settings(folder, settings)
+        else:
+            check_free(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(folder / "run.json", settings)
         return cls(folder, policy, data, stages, evaluated, settings)
 
     # ---- one step at a time ------------------------------------------------------------------
@@ -172,6 +176,11 @@ class Run:
             return
         home = next((s.name for s in self.stages if s.domain.name == "rlhf"), START)
         model = RewardModel(self.policy, seed=self.seed)
+        folder = self.stage_folder(home) / "reward_model"
+        if (folder / "reward_model.json").exists():  # written last
+            model.load(folder)
+            self._reward_model = model
+            return
         rate = max(s.learning_rate for s in [*needed, *judged])
         pairs = self.data.train_pairs
         total = -(-len(pairs) // 32)
@@ -179,7 +188,7 @@ class Run:
             yield Event("reward model", home, record.step, total, score=record.accuracy)
         accuracy = model.accuracy(self.data.eval_pairs)
         model.save(
-            self.stage_folder(home) / "reward_model",
+            folder,
             held_out_accuracy=accuracy,
             held_out_pairs=len(self.data.eval_pairs),
             train_pairs=len(pairs),
@@ -191,10 +200,10 @@ class Run:
         """Train one stage from the policy as it is now; its adapter is saved at the end."""
         folder = self.stage_folder(stage.name)
         folder.mkdir(parents=True, exist_ok=True)
+        for log in ("rollouts.jsonl", "steps.jsonl"):  # of a try that was cut off
+            (folder / log).unlink(missing_ok=True)
         problems = self.data.train[stage.domain.name]
-        steps = train(
-            self.policy, stage, problems, seed=self.seed, reward_model=self._reward_model
-        )
+        steps = train(self.policy, stage, problems, seed=self.seed, reward_model=self._reward_model)
         for record, answers in steps:
             append_lines(folder / "rollouts.jsonl", [a.row(record.step) for a in answers])
             append_lines(folder / "steps.jsonl", [asdict(record)])
@@ -206,15 +215,32 @@ class Run:
     # ---- the whole cascade -------------------------------------------------------------------
 
     def go(self) -> Iterator[Event]:
-        """Evaluate the start, then train each stage and evaluate every domain again."""
+        """Evaluate the start, then train each stage and evaluate every domain again.
+
+        Finished stages are loaded, not trained again; one that was cut off starts over.
+        """
         yield from self.reward_model()
-        self.policy.save_adapter(self.stage_folder(START) / "adapter")
-        yield from self.evaluate(START)
+        start = self.stage_folder(START) / "adapter"
+        if start.exists():
+            self.policy.load_adapter(start)
+        else:
+            self.policy.save_adapter(start)
+        if not self.evaluated_already(START):
+            yield from self.evaluate(START)
         for stage in self.stages:
-            yield from self.train(stage)
-            yield from self.evaluate(stage.name)
+            adapter = self.stage_folder(stage.name) / "adapter"
+            if adapter.exists():
+                self.policy.load_adapter(adapter)
+            else:
+                yield from self.train(stage)
+            if not self.evaluated_already(stage.name):
+                yield from self.evaluate(stage.name)
         self.finish()
         yield Event("finished", self.stages[-1].name)
+
+    def evaluated_already(self, name: str) -> bool:
+        folder = self.stage_folder(name) / "eval"
+        return all((folder / f"{s.domain.name}.jsonl").exists() for s in self.evaluated)
 
     def matrix(self) -> ForgettingMatrix:
         """The forgetting matrix of the rows evaluated so far."""
@@ -232,6 +258,31 @@ class Run:
         write_json(self.folder / "matrix.json", matrix.to_json())
         (self.folder / "matrix.png").write_bytes(figure_png(plot_matrix(matrix)))
         write_report(self.folder)
+
+
+def check_free(folder: Path) -> None:
+    """Raise ValueError if a run folder is in use."""
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(
+            f"the run folder {folder} exists; choose another --out, or continue it with --resume"
+        )
+
+
+def stored_settings(folder: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of an existing run; ValueError names what differs from those wanted now."""
+    path = folder / "run.json"
+    if not path.is_file():
+        raise ValueError(f"{folder} holds no run.json: nothing to resume, leave out --resume")
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    # Through JSON, so that tuples and lists compare alike.
+    current = json.loads(json.dumps(wanted))
+    changed = [k for k in current if k != "started" and stored.get(k) != current[k]]
+    if changed:
+        raise ValueError(
+            f"{folder} was made with other settings ({', '.join(changed)} differ); resume it with "
+            "the same options, or choose another --out"
+        )
+    return stored
 
 
 def has_truth(problems: Sequence[Problem]) -> bool:

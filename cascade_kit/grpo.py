@@ -43,7 +43,6 @@ from cascade_kit.shaping import GroupScores
 from cascade_kit.stage import Stage
 
 FLAT = 1e-8  # a group is flat when its largest reward exceeds its smallest by less
-UPDATE_TOKENS = 8192  # padded tokens in one forward of the update; a setting, never measured
 CHUNK = 1024  # positions whose logits exist at a time
 
 RewardModel = Callable[[Sequence[Rollout]], np.ndarray]  # N answers -> raw scores (N,)
@@ -226,9 +225,7 @@ def check_ready(
     return parameters
 
 
-def draw_problems(
-    problems: Sequence[Problem], stage: Stage, seed: int, step: int
-) -> list[Problem]:
+def draw_problems(problems: Sequence[Problem], stage: Stage, seed: int, step: int) -> list[Problem]:
     """The P problems of a step: a fresh shuffle per epoch, no repetition within an epoch."""
     size = min(stage.prompts, len(problems))
     epoch, position = divmod(step - 1, len(problems) // size)
@@ -297,17 +294,19 @@ def update(
         return UpdateStats(loss=0.0, grad_norm=0.0, kl=None, logprob_gap=None)
     loss, kl_sum, gap = 0.0, 0.0, 0.0
     optimizer.zero_grad(set_to_none=True)
-    for batch in micro_batches(needed):
+    limit = policy.tokens_per_forward()
+    for batch in micro_batches(needed, limit):
         rows = [a.rollout for a in batch]
         reference = None
         if stage.kl_coef > 0:
             with torch.no_grad(), policy.using(REFERENCE):
                 reference, _ = completion_logps(policy, rows, stage.temperature)
-        logps, mask = completion_logps(policy, rows, stage.temperature)
-        advantages = logps.new_tensor([[a.advantage] for a in batch])
-        weights = token_weights(mask, stage.loss, tokens, len(counted))
-        part = policy_loss(logps, advantages, weights, reference, stage.kl_coef)
-        part.backward()
+        with policy.recomputing(_row_length(batch[-1]) > limit):
+            logps, mask = completion_logps(policy, rows, stage.temperature)
+            advantages = logps.new_tensor([[a.advantage] for a in batch])
+            weights = token_weights(mask, stage.loss, tokens, len(counted))
+            part = policy_loss(logps, advantages, weights, reference, stage.kl_coef)
+            part.backward()
         loss += part.item()
         with torch.no_grad():
             gap = max(gap, ((logps - sampled_logps(rows, logps)) * mask).abs().max().item())
@@ -325,7 +324,7 @@ def token_weights(mask: torch.Tensor, loss: str, tokens: int, answers: int) -> t
     return mask / (mask.sum(1, keepdim=True) * answers)
 
 
-def micro_batches(answers: Sequence[Answer], limit: int = UPDATE_TOKENS) -> list[list[Answer]]:
+def micro_batches(answers: Sequence[Answer], limit: int) -> list[list[Answer]]:
     """Answers by length, cut so that rows times the longest row stays within `limit` tokens."""
     batches: list[list[Answer]] = []
     for answer in sorted(answers, key=_row_length):

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 POLICY, REFERENCE, REWARD_MODEL = "policy", "reference", "reward_model"
+ACTIVATION_BYTES = 2 << 30
 MICRO = Path(__file__).parent / "micro" / "model"
 
 
@@ -57,6 +58,30 @@ class Policy:
     @property
     def max_positions(self) -> int:
         return self.model.config.max_position_embeddings
+
+    def tokens_per_forward(self, most: int = 8192) -> int:
+        """How many tokens (padding included) a forward with backward may hold at a time.
+
+        At most `most`, and for larger models as many as keep their activations within 2 GiB: about
+        16 hidden and 3 MLP widths a token and layer. It follows from the model's configuration
+        alone, never from the memory that happens to be free.
+        """
+        config = self.model.config
+        width = 16 * config.hidden_size + 3 * getattr(config, "intermediate_size", 0)
+        per_token = self.dtype.itemsize * config.num_hidden_layers * width
+        return max(1, min(most, ACTIVATION_BYTES // per_token))
+
+    @contextlib.contextmanager
+    def recomputing(self, needed: bool) -> Iterator[None]:
+        """Recompute activations in the backward, layer by layer, where a row alone is too long."""
+        base = self.model.get_base_model()
+        if needed:
+            base.gradient_checkpointing_enable({"use_reentrant": False})
+        try:
+            yield
+        finally:
+            if needed:
+                base.gradient_checkpointing_disable()
 
     def encode_prompt(self, prompt: str) -> list[int]:
         """Token ids of one user turn in the model's chat template, ready for the answer."""

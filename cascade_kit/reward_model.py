@@ -124,18 +124,38 @@ class RewardModel:
         )
         for step, start in enumerate(range(0, len(order), batch), start=1):
             chunk = order[start : start + batch]
-            texts = [pair.chosen for pair in chunk] + [pair.rejected for pair in chunk]
-            prompts = [pair.prompt for pair in chunk] * 2
-            rows = [self.encode(p, t) for p, t in zip(prompts, texts, strict=True)]
+            optimizer.zero_grad(set_to_none=True)
+            loss, right = 0.0, 0
             # The adapter is trainable only inside the block, so nothing else can train it.
             with self.policy.using(REWARD_MODEL, train=True):
-                chosen, rejected = self._forward(rows).chunk(2)
-                loss = bradley_terry_loss(chosen, rejected)
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()
+                for rows, too_long in self._pair_batches(chunk):
+                    with self.policy.recomputing(too_long):
+                        chosen, rejected = self._forward(rows).chunk(2)
+                        part = bradley_terry_loss(chosen, rejected) * (len(chosen) / len(chunk))
+                        part.backward()
+                    loss += part.item()
+                    right += int((chosen > rejected).sum())
                 nn.utils.clip_grad_norm_(parameters, 1.0)
                 optimizer.step()
-            yield PairRecord(step, loss.item(), (chosen > rejected).float().mean().item())
+            yield PairRecord(step, loss, right / len(chunk))
+
+    def _pair_batches(
+        self, pairs: Sequence[PreferencePair]
+    ) -> Iterator[tuple[list[list[int]], bool]]:
+        """Token rows of consecutive pairs, chosen before rejected, in batches the memory allows;
+        True with a pair that is alone and still too long."""
+        limit = self.policy.tokens_per_forward()
+        batch: list[tuple[list[int], list[int]]] = []
+        longest = 0
+        for pair in pairs:
+            rows = (self.encode(pair.prompt, pair.chosen), self.encode(pair.prompt, pair.rejected))
+            width = min(self.max_tokens, max(map(len, rows)))
+            if batch and 2 * (len(batch) + 1) * max(longest, width) > limit:
+                yield _sides(batch), 2 * longest > limit
+                batch, longest = [], 0
+            batch.append(rows)
+            longest = max(longest, width)
+        yield _sides(batch), 2 * longest > limit
 
     def save(self, folder: Path, **facts: float) -> None:
         """Adapter (a PEFT folder), head and facts such as the held-out accuracy."""
@@ -156,3 +176,8 @@ class RewardModel:
 def bradley_terry_loss(chosen: torch.Tensor, rejected: torch.Tensor) -> torch.Tensor:
     """Mean of -log sigmoid(chosen - rejected) over pairs (B,): a scalar."""
     return -nn.functional.logsigmoid(chosen - rejected).mean()
+
+
+def _sides(batch: Sequence[tuple[list[int], list[int]]]) -> list[list[int]]:
+    """All chosen rows, then all rejected ones."""
+    return [row for side in zip(*batch, strict=True) for row in side]

@@ -75,8 +75,14 @@ def rollouts(
             text = policy.decode(ids[:-1] if stopped else ids)
             groups[i].append(
                 Rollout(
-                    problems[i], sample, tuple(prompts[i]), tuple(ids), tuple(logps), entropy,
-                    stopped, text,
+                    problems[i],
+                    sample,
+                    tuple(prompts[i]),
+                    tuple(ids),
+                    tuple(logps),
+                    entropy,
+                    stopped,
+                    text,
                 )  # fmt: skip
             )
     return groups
@@ -148,9 +154,7 @@ def _sample_batch(
         if alive.sum() <= 0.75 * len(rows):  # compacting copies the cache: do it now and then
             keep = alive.nonzero()[:, 0]
             cache.batch_select_indices(keep)
-            rows, tokens, positions, visible = (
-                t[keep] for t in (rows, tokens, positions, visible)
-            )
+            rows, tokens, positions, visible = (t[keep] for t in (rows, tokens, positions, visible))
             alive = alive[keep]
         visible[:, written] = True
         written += 1

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -123,6 +124,26 @@ def test_a_whole_cascade_from_the_command_line(tmp_path, capsys):
     assert json.loads((out / "matrix.json").read_text())["stages"] == ["sft", "math", "instruct"]
 
 
+def test_a_run_that_was_cut_off_is_continued_to_the_same_end(tmp_path, capsys):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    options = ["--order", "math,code", *SHORT]
+    assert main(["run", "--out", str(whole), *options]) == 0
+    shutil.copytree(whole, cut)
+    for name in ("matrix.json", "matrix.png", "report.html"):
+        (cut / name).unlink()
+    for name in ("adapter", "eval"):  # as if killed while the second stage trained
+        shutil.rmtree(cut / "2-code" / name)
+    kept = (cut / "1-math" / "steps.jsonl").stat().st_mtime_ns
+    assert main(["run", "--out", str(cut), "--resume", *options]) == 0
+    assert (cut / "1-math" / "steps.jsonl").stat().st_mtime_ns == kept
+    assert (cut / "matrix.json").read_text() == (whole / "matrix.json").read_text()
+    adapters = [f / "2-code" / "adapter" / "adapter_model.safetensors" for f in (whole, cut)]
+    assert adapters[0].read_bytes() == adapters[1].read_bytes()
+    capsys.readouterr()
+    assert "stages" in fails(capsys, "--out", str(cut), "--resume", *options, "--steps", "3")
+    assert "nothing to resume" in fails(capsys, "--out", str(tmp_path / "no"), "--resume", *options)
+
+
 def fails(capsys, *arguments: str) -> str:
     """The one line on standard error of a command that must exit with code 2."""
     try:
@@ -184,7 +205,9 @@ def test_bad_data_name_the_file_and_leave_nothing(tmp_path, capsys, content, mes
 def test_help_helps():
     environment = os.environ | {"COLUMNS": "100"}
     command = [sys.executable, "-m", "cascade_kit", "run", "--help"]
-    text = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    text = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=environment
+    ).stdout
     for option in ("--model", "--order", "--data", "--answers", "--eval-items", "--seed", "--bits"):
         assert option in text
 

@@ -19,9 +19,7 @@ every_domain = pytest.mark.parametrize("domain", DOMAINS, ids=lambda d: d.name)
 @every_domain
 @pytest.mark.parametrize("difficulty", [1, 2, 3])
 def test_problems_are_deterministic_and_splits_disjoint(domain, difficulty):
-    splits = {
-        split: domain.problems(split, 60, seed=1, difficulty=difficulty) for split in SPLITS
-    }
+    splits = {split: domain.problems(split, 60, seed=1, difficulty=difficulty) for split in SPLITS}
     assert splits["eval"] == domain.problems("eval", 60, seed=1, difficulty=difficulty)
     prompts = [{p.prompt for p in problems} for problems in splits.values()]
     assert all(len(p) == 60 for p in prompts)

@@ -29,7 +29,7 @@ LAYERS = (
     {"micro", "data", "gguf", "policy"},
     {"stage", "rollout", "reward_model"},
     {"grpo", "evaluate"},
-    {"run_logs", "plots", "report"},
+    {"run_logs", "plots", "report", "compare"},
     {"cascade"},
     {"live"},
 )

@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from cascade_kit.domains.math import MATH
 from cascade_kit.policy import MICRO, POLICY, base_weight, load_policy, lora_layers, model_source
 from cascade_kit.rollout import rollouts
-from cascade_kit.domains.math import MATH
 
 
 def trainable(policy) -> set[str]:
@@ -40,7 +40,10 @@ def ids():
 def test_micro_is_the_same_function_in_4_and_in_32_bits(ids):
     plain = AutoModelForCausalLM.from_pretrained(MICRO)
     policy = load_policy()
-    assert all(type(layer.get_base_layer()).__name__ == "Linear4bit" for _, layer in lora_layers(policy.model))
+    assert all(
+        type(layer.get_base_layer()).__name__ == "Linear4bit"
+        for _, layer in lora_layers(policy.model)
+    )
     with torch.no_grad():
         assert torch.equal(policy.model(input_ids=ids).logits, plain(input_ids=ids).logits)
 
@@ -108,9 +111,9 @@ def test_a_copied_reference_is_the_policy_and_stays_when_the_policy_moves(policy
 
 
 def test_an_unknown_adapter_is_named(policy):
-    with pytest.raises(ValueError, match="no adapter named 'teacher'; this policy has policy"):
-        with policy.using("teacher"):
-            pass
+    message = "no adapter named 'teacher'; this policy has policy"
+    with pytest.raises(ValueError, match=message), policy.using("teacher"):
+        pass
 
 
 def test_the_decoding_weights_are_the_update_path(policy, ids):

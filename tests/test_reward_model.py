@@ -72,7 +72,9 @@ def test_an_unfinished_answer_is_judged_as_it_stands(trained):
 
 def test_only_the_text_after_the_thinking_is_judged(trained):
     _, model, _ = trained
-    assert model.encode("Hi", "<think>rude thoughts</think>\nHello.") == model.encode("Hi", "Hello.")
+    assert model.encode("Hi", "<think>rude thoughts</think>\nHello.") == model.encode(
+        "Hi", "Hello."
+    )
 
 
 def test_a_long_row_keeps_its_end(trained):

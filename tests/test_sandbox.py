@@ -95,10 +95,20 @@ def test_success_and_streams_are_kept_apart(layer):
     assert 0 < done.seconds < 60
 
 
-@pytest.mark.parametrize("name", ["/etc/x", "../x", "a/../../x", "", ".", "a\0b", "a/.."])
-def test_a_file_name_that_leaves_the_folder_is_refused(name):
-    with pytest.raises(ValueError, match="relative path"):
-        sandbox.checked_name(name)
+@pytest.mark.parametrize(
+    "names",
+    [
+        *(["/etc/x"], ["../x"], ["a/../../x"], [""], ["."], ["a\0b"], ["a/.."]),
+        *(["a" * 300], ["\ud800"], ["ok", "a", "a/b"], ["a/b/c", "a"]),
+    ],
+)
+def test_file_names_that_cannot_be_below_the_folder_are_refused(names):
+    with pytest.raises(ValueError, match="^file .*: (give|rename)"):
+        sandbox.run_command([sys.executable], dict.fromkeys(names, ""), allow_unsafe=True)
+
+
+def test_ordinary_file_names_are_accepted():
+    sandbox.checked_names(["a", "b/c.txt", "b/d", "\u00e4 b/..c", "x" * 255])
 
 
 def test_a_command_that_does_not_exist_is_an_error_of_the_caller():

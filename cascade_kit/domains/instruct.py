@@ -1,4 +1,4 @@
-"""instruct: answers that must satisfy verifiable constraints (IFEval's taxonomy, exact checkers)."""
+"""instruct: answers that must satisfy constraints of IFEval's taxonomy, checked exactly."""
 
 import random
 

@@ -9,7 +9,8 @@ from cascade_kit.domains import Domain, problem_id
 from cascade_kit.problem import Problem, Score
 
 NAMES = (
-    "Ada Ben Cleo Dan Eva Finn Gus Hana Ian Jana Kim Leo Mia Noor Omar Pia Ravi Sara Tom Uma".split()
+    "Ada Ben Cleo Dan Eva Finn Gus Hana Ian Jana Kim Leo Mia Noor Omar Pia Ravi Sara Tom "
+    "Uma".split()
 )
 THINGS = (
     "apples pears plums stones books coins cards stamps shells pens cups keys bells hats "
@@ -76,7 +77,9 @@ def _story(rng: random.Random, numbers: list[int], operations: list[str]) -> str
     name, things = rng.choice(NAMES), rng.choice(THINGS)
     parts = [f"{name} has {numbers[0]} {things}."]
     for sign, k in zip(operations, numbers[1:], strict=True):
-        verb = rng.choice(("gets", "finds", "buys") if sign == "+" else ("loses", "sells", "gives away"))
+        verb = rng.choice(
+            ("gets", "finds", "buys") if sign == "+" else ("loses", "sells", "gives away")
+        )
         parts.append(f"{name} {verb} {k}.")
     return " ".join(parts) + f" How many {things} does {name} have now?"
 

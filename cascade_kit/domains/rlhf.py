@@ -7,7 +7,6 @@ sees noisy comparisons of it, the policy sees the reward model. On real data the
 import math
 import random
 import re
-
 from collections.abc import Sequence
 
 from cascade_kit.domains import Domain, problem_id, topics
@@ -49,7 +48,10 @@ def has_foreign_script(text: str) -> bool:
     detector; scripts are what can be told without a model. Greek letters stay allowed, since
     mathematics uses them.
     """
-    return re.search(r"[^\W\d_]", re.sub(r"[\u0000-\u024f\u0370-\u03ff\u1e00-\u1eff]", "", text)) is not None
+    return (
+        re.search(r"[^\W\d_]", re.sub(r"[\u0000-\u024f\u0370-\u03ff\u1e00-\u1eff]", "", text))
+        is not None
+    )
 
 
 def reward(problem: Problem, completion: str) -> Score:

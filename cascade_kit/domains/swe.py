@@ -60,7 +60,8 @@ def reward(problem: Problem, completion: str) -> Score:
     ...     "gold_files": {"a.py": "def f(x):\\n    return x + 1\\n"},
     ...     "tests": {"a.py": ["assert f(2) == 3"]}, "one_liner": True}
     >>> problem = Problem("s", "swe", "Fix the bug. f(x) should return x plus 1.", target)
-    >>> edit = "### a.py\\n<<<<<<< SEARCH\\n    return x + 2\\n=======\\n    return x {}\\n>>>>>>> REPLACE"
+    >>> edit = "### a.py\\n<<<<<<< SEARCH\\n    return x + 2\\n"
+    >>> edit += "=======\\n    return x {}\\n>>>>>>> REPLACE"
     >>> [reward(problem, text).value for text in (edit.format("+ 1"), edit.format("- 1"), "x + 1")]
     [1.0, 0.0, -1.0]
     """
@@ -105,12 +106,11 @@ def _project_tests(problem: Problem, files: Mapping[str, str]) -> tuple[bool, st
         files,
         target["fail_to_pass"],
         target["pass_to_pass"],
-        originals=target["files"],
-        run=target.get("run"),
-        pythonpath=target.get("pythonpath", ()),
+        original=target["files"],
+        pythonpath=target.get("pythonpath", (".",)),
         allow_unsafe=settings.allow_unsafe(),
     )
-    return report.resolved, report.why
+    return report.passed, report.why
 
 
 SWE = Domain("swe", generate, reward, score_batch)

@@ -1,4 +1,4 @@
-"""A small world to chat about: thirty topics with facts, shared by the rlhf and instruct domains."""
+"""A small world to chat about, thirty topics with facts: for the rlhf and instruct domains."""
 
 import random
 

@@ -116,7 +116,9 @@ class StraightThroughNF4(nn.Module):
     def snap(self, weight: torch.Tensor) -> torch.Tensor:
         blocks = weight.reshape(-1, BLOCK)
         scale = blocks.abs().amax(dim=1, keepdim=True).clamp(min=1e-12)
-        return (self.code[torch.bucketize(blocks / scale, self.edges)] * scale).reshape(weight.shape)
+        return (self.code[torch.bucketize(blocks / scale, self.edges)] * scale).reshape(
+            weight.shape
+        )
 
 
 def linear_layers(model: nn.Module) -> list[nn.Linear]:

@@ -11,6 +11,7 @@ Texts of special tokens such as `<|endoftext|>` are cut out of code that does no
 
 import ast
 import builtins
+import functools
 import re
 import textwrap
 import warnings
@@ -23,7 +24,8 @@ SPECIAL_TOKEN = re.compile(
 CODE_LINE = re.compile(
     r"^(?:async def|def|class|import|from|@|if|for|while|try|with|print\(|\w+ *=)"
 )
-PARSE_ATTEMPTS = 40
+PARSE_ATTEMPTS = 40  # in the search for code in a text without fences
+SOURCE_LIMIT = 100_000  # characters; longer code is not looked into here
 
 
 def extract_code(completion: str, entry_point: str | None = None) -> str | None:
@@ -116,21 +118,31 @@ def clean(code: str) -> str:
 
 def parses(code: str) -> bool:
     """Whether the code is Python that this interpreter can compile."""
+    return tree_of(code) is not None
+
+
+@functools.lru_cache(maxsize=64)
+def tree_of(code: str) -> ast.Module | None:
+    """The syntax tree of code that compiles, else None."""
+    if len(code) > SOURCE_LIMIT:
+        return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            compile(code, "<answer>", "exec", dont_inherit=True)
+            tree = ast.parse(code)
+            compile(tree, "<answer>", "exec", dont_inherit=True)  # finds more than parsing does
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
-        return False
-    return True
+        return None
+    return tree
 
 
 def definitions(code: str) -> set[str]:
     """Names that the top level of the code defines; by pattern where the code does not parse."""
-    if not parses(code):
+    tree = tree_of(code)
+    if tree is None:
         return set(re.findall(r"^(?:async +)?(?:def|class) +(\w+)", code, re.MULTILINE))
     found = set()
-    for node in ast.parse(code).body:
+    for node in tree.body:
         found |= {part.id for part in ast.walk(node) if _is_stored(part)}
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             found.add(node.name)
@@ -149,9 +161,10 @@ def defines(code: str, name: str | None) -> bool:
 
 def with_missing_names(chosen: str, earlier: list[str]) -> str:
     """`chosen` after those earlier blocks that define names which it reads and nowhere sets."""
-    if not earlier or not parses(chosen):
+    tree = tree_of(chosen)
+    if not earlier or tree is None:
         return chosen
-    nodes = [node for node in ast.walk(ast.parse(chosen)) if isinstance(node, ast.Name)]
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     read = {node.id for node in nodes if isinstance(node.ctx, ast.Load)}
     own = definitions(chosen) | {node.id for node in nodes if _is_stored(node)}
     missing = {name for name in read - own if not hasattr(builtins, name)}
@@ -162,39 +175,49 @@ def with_missing_names(chosen: str, earlier: list[str]) -> str:
 
 def unfenced_code(text: str, entry_point: str | None) -> str | None:
     """The code in a text without fences: all of it, or from a line of code as far as it parses."""
+    if len(text) > SOURCE_LIMIT:
+        return None
     whole = clean(text)
-    if parses(whole) and (definitions(whole) or "print" in whole):
-        return whole
+    if tree := tree_of(whole):
+        return whole if holds_code(tree) else None
+    if entry_point is not None and entry_point not in text:
+        return None
     lines = SPECIAL_TOKEN.sub("", text).split("\n")
     starts = [index for index, line in enumerate(lines) if CODE_LINE.match(line)]
-    fallback = None
-    for start in starts[:PARSE_ATTEMPTS]:
-        code = longest_parsing(lines[start:])
+    fallback, budget = None, max(4, min(PARSE_ATTEMPTS, 4 * SOURCE_LIMIT // len(text)))
+    for start in starts:
+        code, used = longest_parsing(lines[start:], budget)
+        budget -= used
         if defines(code, entry_point) or (entry_point is None and definitions(code)):
             return code
         rest = "\n".join(lines[start:])
         if fallback is None and (entry_point is None or defines(rest, entry_point)):
             fallback = rest  # it is code, though broken: the verdict says why
+        if budget <= 0:
+            break
     return fallback
 
 
-def longest_parsing(lines: list[str]) -> str:
-    """The lines up to the last one that still leaves code that parses; "" if there is none."""
-    for _ in range(PARSE_ATTEMPTS):
+def holds_code(tree: ast.Module) -> bool:
+    """Whether a text that parses does anything: "yes" and "1, 2" are Python as well."""
+    plain = (ast.Expr, ast.Name, ast.Constant, ast.Tuple, ast.Module, ast.Load, ast.Attribute)
+    return not all(isinstance(node, plain) for node in ast.walk(tree))
+
+
+def longest_parsing(lines: list[str], attempts: int) -> tuple[str, int]:
+    """(the lines up to the last one that still leaves code that parses or "", attempts made)."""
+    for attempt in range(1, attempts + 1):
         code = "\n".join(lines)
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                compile(code, "<answer>", "exec", dont_inherit=True)
+            ast.parse(code)
         except SyntaxError as error:
             # The text after the code begins at the faulty line, or a little before it.
-            cut = min(error.lineno or len(lines), len(lines)) - 1
-            lines = lines[:cut]
-            continue
+            lines = lines[: min(error.lineno or len(lines), len(lines)) - 1]
         except (ValueError, RecursionError, MemoryError):
-            return ""
-        return code
-    return ""
+            return "", attempt
+        else:
+            return code if parses(code) else "", attempt
+    return "", attempts
 
 
 def complete_program(prompt: str, completion: str, entry_point: str) -> str | None:

@@ -169,7 +169,7 @@ def _hunk(header: re.Match, reader: _DiffReader) -> tuple[list[str], list[str], 
         next(reader)
         newline = False
     following = reader.peek()
-    if following and following[0] in "+-" and not following.startswith(("--- ", "+++ ", "-- ")):
+    if re.match(r"(?!--- |\+\+\+ |-- ?$)[+-]| +\S", following or ""):
         raise PatchError("unparsable", "a hunk is longer than its header says")
     return old, new, newline
 

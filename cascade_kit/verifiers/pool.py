@@ -48,6 +48,7 @@ class Parent:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=sandbox.python_environment(),
+            cwd="/",  # nothing in the user's folder may stand in for a module
             start_new_session=True,
         )
         numbers = [sandbox.next_user(layer) for _ in range(2)]

@@ -31,6 +31,7 @@ __all__ = [
     "run_tests_many",
 ]
 
+CODE_LIMIT = 1_000_000  # characters
 Status = Literal["passed", "failed", "timeout", "memory", "forbidden", "no code"]
 
 
@@ -140,6 +141,8 @@ def grade(
     total, answer_part, tests_part = parts(job)
     if job.code is None:
         return TestReport("no code", 0, total, "the completion holds no Python code")
+    if len(job.code) > CODE_LIMIT:
+        return TestReport("failed", 0, total, f"more than {CODE_LIMIT} characters of code")
     layer = layer or sandbox.chosen_layer(allow_unsafe)
     limits = {
         "limits": {

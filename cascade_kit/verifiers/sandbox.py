@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -84,7 +84,9 @@ def candidate_layers() -> Iterator[Isolation]:
         if os.geteuid() == 0:
             yield Isolation("bubblewrap", f"{program}, own user number", program, own_user=True)
         yield Isolation("bubblewrap", f"{program}, user namespace", program)
-    yield Isolation("landlock", "Landlock and seccomp, no namespaces")
+    if os.geteuid() == 0:
+        yield Isolation("landlock", "with seccomp, own user number, no namespaces", own_user=True)
+    yield Isolation("landlock", "with seccomp, no namespaces")
 
 
 @functools.cache
@@ -107,6 +109,10 @@ def isolation() -> Isolation:
 def chosen_layer(allow_unsafe: bool) -> Isolation:
     """The layer to use; without one, an error unless the caller allows running without."""
     layer = isolation()
+    if os.name == "nt":
+        raise IsolationUnavailable(
+            "model code cannot run on Windows: use WSL, with bubblewrap in it"
+        )
     if layer.name == "none" and not allow_unsafe:
         raise IsolationUnavailable(
             f"nothing here can isolate model code ({layer.detail}): install bubblewrap "
@@ -200,7 +206,7 @@ def inside_program(module: str, *arguments: object, packages: bool = False) -> l
         f"import sys; sys.path.insert(0, {str(INSIDE.parent)!r}); "
         f"from inside import {module}; sys.path.pop(0); {module}.main({passed})"
     )
-    options = ["-s"] if packages else ["-I", "-S"]
+    options = ["-s", "-P"] if packages else ["-I", "-S"]
     return [sys.executable, *options, "-c", script]
 
 
@@ -210,18 +216,42 @@ def next_user(layer: Isolation) -> int | None:
 
 
 def process_limit(layer: Isolation, limit: int) -> int | None:
-    """RLIMIT_NPROC where the kernel counts this sandbox alone; elsewhere the supervisor counts."""
+    """RLIMIT_NPROC for a sandbox; None for root itself, which the kernel never limits.
+
+    The kernel counts all processes of a user. A user number of its own or a user namespace (from
+    Linux 5.14 on) makes that the sandbox's own count; else what already runs comes on top.
+    """
     release = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
-    counted_apart = layer.own_user or (layer.name == "bubblewrap" and release >= (5, 14))
-    return limit if counted_apart else None
+    if layer.own_user or (layer.name == "bubblewrap" and release >= (5, 14)):
+        return limit
+    return None if os.geteuid() == 0 else limit + threads_of_this_user()
 
 
-def checked_name(name: str) -> str:
-    """`name`, if it is a relative path that stays below the work folder."""
-    path = PurePosixPath(name)
-    if not name or "\0" in name or path.is_absolute() or ".." in path.parts or not path.parts:
-        raise ValueError(f"file {name!r} leaves the work folder: give a relative path without ..")
-    return name
+def threads_of_this_user() -> int:
+    """How many threads the user of this process has, in all processes."""
+    count = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if folder.stat().st_uid == os.geteuid():
+                count += int((folder / "stat").read_text().rpartition(")")[2].split()[17])
+    return count
+
+
+def checked_names(names: Iterable[str]) -> None:
+    """Raise ValueError unless all are relative paths below the work folder, and can all exist."""
+    paths = {name: PurePosixPath(name) for name in names}
+    files = {path.parts for path in paths.values()}
+    for name, path in paths.items():
+        if not name or "\0" in name or path.is_absolute() or ".." in path.parts or not path.parts:
+            raise ValueError(f"file {name!r} leaves the work folder: give a relative path")
+        try:
+            sizes = [len(part.encode()) for part in path.parts]
+        except UnicodeEncodeError:
+            raise ValueError(f"file {name!r} has no name in UTF-8: give another one") from None
+        if max(sizes) > 255 or sum(sizes) > 2000:
+            raise ValueError(f"file {name[:80]!r}... has too long a name: give a shorter one")
+        if any(path.parts[:length] in files for length in range(1, len(path.parts))):
+            raise ValueError(f"file {name!r} lies below another file: rename one of them")
 
 
 def run_command(
@@ -265,22 +295,24 @@ def run_in_layer(
     extra_read_only: Sequence[Path] = (),
 ) -> Execution:
     """`run_command` in a given layer."""
+    checked_names(files)
     readable = [Path(path).resolve() for path in extra_read_only]
+    user = next_user(layer)
     with contextlib.ExitStack() as stack:
         folder = "/tmp/work"
         if layer.name != "bubblewrap":
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sandbox-"))
+            if user is not None:
+                os.chown(folder, user, user)
         job = {
             "argv": list(argv),
             "folder": folder,
             "files": {
-                checked_name(name): base64.b64encode(
-                    text if isinstance(text, bytes) else text.encode()
-                ).decode()
+                name: base64.b64encode(text if isinstance(text, bytes) else text.encode()).decode()
                 for name, text in files.items()
             },
             "env": python_environment() | {"HOME": folder, "TMPDIR": folder} | dict(env or {}),
-            "user": next_user(layer),
+            "user": user,
             "layer": layer.name,
             "readable": [*SYSTEM_FOLDERS, *SYSTEM_FILES, *python_folders(), *map(str, readable)],
             "limits": {
@@ -326,7 +358,7 @@ def _execute(command: list[str], job: dict, output_limit: int) -> Execution:
             os.close(write_report)
         try:
             deadline = started + job["limits"]["wall_seconds"] + 10
-            stdout, stderr, within = _read_output(process, deadline, output_limit)
+            stdout, stderr, stopped = _read_output(process, deadline, output_limit)
         finally:
             _stop(process, gently=not command)
         text = report.read()
@@ -334,13 +366,11 @@ def _execute(command: list[str], job: dict, output_limit: int) -> Execution:
     outcome = json.loads(text) if text else {"reason": None, "returncode": None, "fault": ""}
     if outcome["fault"]:
         raise OSError(f"the sandbox could not start {job['argv'][0]}: {outcome['fault']}")
-    status = _status(outcome, within, stderr)
+    status = stopped or _status(outcome, stderr)
     return Execution(status, outcome["returncode"], stdout, stderr, seconds)
 
 
-def _status(outcome: dict, within: bool, stderr: str) -> str:
-    if not within:
-        return "output"
+def _status(outcome: dict, stderr: str) -> str:
     if outcome["reason"] in ("timeout", "memory"):
         return outcome["reason"]
     if outcome["returncode"] == 0:
@@ -351,23 +381,27 @@ def _status(outcome: dict, within: bool, stderr: str) -> str:
     return "memory" if last_line.startswith("MemoryError") else "failed"
 
 
-def _read_output(process: subprocess.Popen, deadline: float, limit: int) -> tuple[str, str, bool]:
-    """(stdout, stderr, within the limit): everything up to `limit` bytes together."""
+def _read_output(
+    process: subprocess.Popen, deadline: float, limit: int
+) -> tuple[str, str, Literal["output", "timeout"] | None]:
+    """(stdout, stderr, why reading stopped early): up to `limit` bytes of both together."""
     parts: dict[int, bytearray] = {1: bytearray(), 2: bytearray()}
+    stopped: Literal["output", "timeout"] | None = None
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ, 1)
         selector.register(process.stderr, selectors.EVENT_READ, 2)
-        while selector.get_map() and time.monotonic() < deadline:
+        while selector.get_map() and stopped is None:
             for key, _ in selector.select(timeout=1):
                 chunk = os.read(key.fd, 1 << 16)
                 if not chunk:
                     selector.unregister(key.fileobj)
                 parts[key.data] += chunk
             if sum(map(len, parts.values())) > limit:
-                break
-    total = sum(map(len, parts.values()))
+                stopped = "output"
+            elif time.monotonic() > deadline:
+                stopped = "timeout"
     texts = [bytes(part[:limit]).decode(errors="replace") for part in parts.values()]
-    return texts[0], texts[1], total <= limit
+    return texts[0], texts[1], stopped
 
 
 def _stop(process: subprocess.Popen, *, gently: bool) -> None:

@@ -151,7 +151,7 @@ class Reporter:
         subtest = type(report).__name__ == "SubtestReport"  # one test may have many
         phase = "subtest" if subtest else report.when
         self.send("phase", report.nodeid, phase, report.outcome)
-        if report.duration >= self.wall_seconds:  # pytest-timeout has ended it
+        if report.duration > 0.9 * self.wall_seconds:  # pytest-timeout has ended it
             self.stop()
         if report.when == "teardown":
             self.look()

@@ -5,6 +5,7 @@ kernel for, Landlock which files it may touch. Namespaces are bubblewrap's part 
 """
 
 import ctypes
+import functools
 import math
 import os
 import platform
@@ -124,6 +125,7 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_SECCOMP = 1, 4, 24, 2
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 36, 38, 47
 
 
+@functools.cache
 def c_library() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
@@ -184,6 +186,7 @@ def drop_capabilities() -> None:
     checked(library.capset(header, bytes(24)), "capset")
 
 
+@functools.cache
 def system_call_filter(*, namespaces: bool) -> bytes | None:
     """A seccomp program that answers EPERM to the denied calls; None on an unknown machine."""
     if platform.machine() not in MACHINES:

@@ -9,6 +9,7 @@ import base64
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -42,7 +43,10 @@ class Limits:
 
 
 def descendants(ancestor: int) -> Iterator[int]:
-    """Process ids of all living children, grandchildren, ... of `ancestor`, by /proc."""
+    """Process ids of all living children, grandchildren, ... of `ancestor`."""
+    if not os.path.isdir("/proc/self"):
+        yield from descendants_by_ps(ancestor)
+        return
     waiting = [ancestor]
     while waiting:
         parent = waiting.pop()
@@ -57,6 +61,18 @@ def descendants(ancestor: int) -> Iterator[int]:
                 continue
             waiting += map(int, children)
             yield from map(int, children)
+
+
+def descendants_by_ps(ancestor: int) -> Iterator[int]:
+    """The same where there is no /proc (macOS)."""
+    table = subprocess.run(["/bin/ps", "-axo", "ppid=,pid="], capture_output=True, text=True)
+    parents = [tuple(map(int, line.split())) for line in table.stdout.splitlines()]
+    waiting = [ancestor]
+    while waiting:
+        parent = waiting.pop()
+        children = [pid for ppid, pid in parents if ppid == parent]
+        waiting += children
+        yield from children
 
 
 def usage_of_children() -> Usage:

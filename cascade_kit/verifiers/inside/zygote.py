@@ -155,6 +155,8 @@ def one_verdict(header: dict) -> dict:
             folder = header["private"]
             if header["layer"] != "bubblewrap":
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{role}-"))
+                if header["users"][role] is not None:
+                    os.chown(folder, header["users"][role], header["users"][role])
             header[role] = (header["users"][role], folder)
         stack.callback(end_all_children)
         pipes = [os.pipe(), os.pipe()]
@@ -221,6 +223,8 @@ def main(layer: str) -> None:
     for name in PRELOADED:
         importlib.import_module(name)
     sys.argv = ["answer.py"]
+    if sys.platform == "linux":
+        confinement.system_call_filter(namespaces=layer == "bubblewrap")  # kept for the children
     adopt_orphans()
     if layer != "bubblewrap":
         end_children_on_request()
