@@ -1,4 +1,4 @@
-"""Command line: `python -m cascade_kit run`, `doctor`."""
+"""Command line: `python -m cascade_kit run`, `score`, `doctor`."""
 
 import argparse
 import itertools
@@ -39,6 +39,9 @@ def build_parser() -> argparse.ArgumentParser:
     compare = commands.add_parser("compare", help="several finished runs in one Markdown table")
     compare.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run folders")
     compare.set_defaults(command=compare_command)
+    score = commands.add_parser("score", help="verdicts on recorded answers, one a row")
+    add_score_arguments(score)
+    score.set_defaults(command=score_command)
     doctor = commands.add_parser("doctor", help="versions, device, 4-bit support, isolation, smoke")
     doctor.set_defaults(command=doctor_command)
     return parser
@@ -66,6 +69,20 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rank", type=whole, default=16, help="LoRA rank (default: 16)")
     add("--out", type=Path, metavar="DIR", help="run folder (default: runs/MODEL-DATE-TIME)")
     add("--resume", action="store_true", help="continue the run in --out; finished stages are kept")
+    add("--allow-unsafe", action="store_true", help="let model-written code run without isolation")
+
+
+def add_score_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("rows", type=Path, metavar="ROWS.jsonl", help="rows of a public format with a completion or response")  # fmt: skip  # noqa: E501
+    add("--domain", required=True, metavar="DOMAIN", help="math, instruct, code, swe or preference")
+    add("--out", type=Path, metavar="FILE", help="where the verdicts go (default: stdout)")
+    add("--extract", default="auto", choices=("auto", "boxed", "last"), help="math: the last box, else the last stated answer (auto, default); only a box, as in training; no box")  # fmt: skip  # noqa: E501
+    add("--official", action="store_true", help="instruct: with the faults of the official checker")
+    add("--reward-model", type=Path, metavar="FOLDER", help="preference: RUN/1-rlhf/reward_model of a run (default: the longer answer wins)")  # fmt: skip  # noqa: E501
+    add("--model", metavar="NAME", help="preference: the base model of --reward-model, if it moved")
+    add("--workers", type=int, default=2, metavar="N", help="verdicts at a time (default: 2)")
+    add("--keep-going", action="store_true", help="rows that cannot be scored get value null and the reason")  # fmt: skip  # noqa: E501
     add("--allow-unsafe", action="store_true", help="let model-written code run without isolation")
 
 
@@ -220,6 +237,39 @@ def compare_command(arguments: argparse.Namespace) -> int:
 
     print(comparison(arguments.runs))
     return 0
+
+
+# ---- score -------------------------------------------------------------------------------------
+
+
+def score_command(arguments: argparse.Namespace) -> int:
+    """Verdicts as JSON lines, then one line of summary; 2 if a row could not be scored."""
+    from cascade_kit import settings
+    from cascade_kit.score import (
+        Options,
+        answer_lengths,
+        canonical_domain,
+        reward_model_scorer,
+        score_file,
+    )
+
+    mean_name, pair_scorer = "mean value", answer_lengths
+    if canonical_domain(arguments.domain) == "preference":
+        mean_name = f"pair accuracy ({arguments.reward_model or 'length-only baseline'})"
+    if arguments.reward_model:
+        pair_scorer = reward_model_scorer(arguments.reward_model, arguments.model)
+    unsafe = arguments.allow_unsafe or settings.allow_unsafe()
+    tally = score_file(
+        arguments.domain,
+        arguments.rows,
+        arguments.out,
+        Options(arguments.extract, arguments.official, unsafe, pair_scorer),
+        workers=arguments.workers,
+        keep_going=arguments.keep_going,
+        mean_name=mean_name,
+    )
+    print(tally.words(), file=sys.stdout if arguments.out else sys.stderr)
+    return 2 if tally.faults else 0
 
 
 # ---- doctor ------------------------------------------------------------------------------------

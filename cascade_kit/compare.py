@@ -1,4 +1,4 @@
-"""Several runs side by side: what each stage did to its own domain, and the metrics, as Markdown."""
+"""Several runs side by side, as Markdown: each stage's gain on its own domain, and metrics."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -417,5 +417,5 @@ def quiet_libraries() -> None:
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    for message in (".*past_key_values.*", ".*is_gradient_checkpointing.*"):  # renamed in 5.24
+    for message in (".*past_key_values.*", ".*gradient_checkpointing.*"):  # renamed in 5.24
         warnings.filterwarnings("ignore", message=message, category=FutureWarning)

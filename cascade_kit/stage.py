@@ -65,6 +65,10 @@ class Stage:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return values | {"domain": self.domain.name, "reward": self.reward.__name__}
 
+    def __str__(self) -> str:
+        settings = ", ".join(f"{k}={v}" for k, v in self.settings().items() if k != "name")
+        return f"Stage {self.name}: {settings}"
+
     def _repr_html_(self) -> str:
         rows = "".join(
             f"<tr><th scope='row'>{escape(k)}</th><td>{escape(str(v))}</td></tr>"

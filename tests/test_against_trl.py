@@ -20,7 +20,7 @@ from cascade_kit.stage import cascade
 
 trl = pytest.importorskip("trl", reason="TRL is a development dependency: pip install -e .[dev]")
 
-REWARDS = [[1.0, 0.0, 0.25, 1.0], [1.0, 1.0, 1.0, 1.0], [0.0, -1.0, 0.0, 0.5]]  # one flat group
+REWARDS = [[1.0, 1.0, 1.0, 1.0], [1.0, 0.0, 0.25, 1.0], [0.0, -1.0, 0.0, 0.5]]  # one flat group
 
 
 def trl_trainer(policy, problems, folder, *, temperature: float, mask_truncated: bool):
@@ -30,7 +30,7 @@ def trl_trainer(policy, problems, folder, *, temperature: float, mask_truncated:
     config = trl.GRPOConfig(
         output_dir=str(folder), loss_type="dapo", beta=0.0, num_generations=4,
         per_device_train_batch_size=4 * len(rows), gradient_accumulation_steps=1,
-        max_completion_length=20, temperature=temperature, bf16=False, report_to=[],
+        max_completion_length=22, temperature=temperature, bf16=False, report_to=[],
         gradient_checkpointing=False, use_cpu=True, mask_truncated_completions=mask_truncated,
     )  # fmt: skip
     flat = iter([reward for group in REWARDS for reward in group])
@@ -43,15 +43,30 @@ def trl_trainer(policy, problems, folder, *, temperature: float, mask_truncated:
     )
 
 
-@pytest.mark.parametrize(("temperature", "mask_truncated"), [(1.0, False), (0.7, True)])
-def test_loss_and_gradients_equal_trls(tmp_path, temperature, mask_truncated):
+def in_float64(patch) -> None:
+    """Let TRL's fused head, which accumulates in float32 whatever the model's dtype, use float64.
+
+    In float32 it differs from ours by 1.2e-6 of the largest gradient, which is its rounding.
+    """
+    from trl.kernels import chunked_logprob
+
+    class Torch64:
+        def __getattr__(self, name):
+            return torch.float64 if name == "float32" else getattr(torch, name)
+
+    patch.setattr(chunked_logprob, "torch", Torch64())
+    patch.setattr(torch.Tensor, "float", torch.Tensor.double)
+
+
+@pytest.mark.parametrize(("temperature", "mask_truncated"), [(1.0, False), (1.3, True)])
+def test_loss_and_gradients_equal_trls(tmp_path, monkeypatch, temperature, mask_truncated):
     policy = load_policy(bits=16, dtype=torch.float64)
     stage = replace(
-        cascade(["math"])[0], prompts=3, answers=4, max_new_tokens=20, temperature=temperature,
+        cascade(["math"])[0], prompts=3, answers=4, max_new_tokens=22, temperature=temperature,
         overlong_filter=mask_truncated,
     )  # fmt: skip
-    problems = MATH.problems("train", 3)
-    groups = rollouts(policy, problems, 4, max_new_tokens=20, key="trl", temperature=temperature)
+    problems = MATH.problems("train", 3, seed=1)
+    groups = rollouts(policy, problems, 4, max_new_tokens=22, key="trl", temperature=temperature)
     flat = [r for group in groups for r in group]
 
     # Ours.
@@ -81,14 +96,19 @@ def test_loss_and_gradients_equal_trls(tmp_path, temperature, mask_truncated):
     trainer.current_gradient_accumulation_steps = 1
     inputs = [row for row in trainer.train_dataset for _ in range(4)]
     batch = trainer._generate_and_score_completions(inputs)
-    loss = trainer._compute_loss(trainer.model, batch)
-    trainer.model.zero_grad()
-    loss.backward()
+    # TRL keeps rewards in float32; the loss is then compared on the same advantages.
+    assert torch.allclose(batch["advantages"].double(), advantages, rtol=1e-6, atol=1e-6)
+    batch["advantages"] = advantages
+    with monkeypatch.context() as patch:
+        in_float64(patch)
+        loss = trainer._compute_loss(trainer.model, batch)
+        trainer.model.zero_grad()
+        loss.backward()
+    assert 0 < sum(not r.stopped for r in flat) < len(flat)
     theirs = dict(trainer.model.named_parameters())
 
     assert stats.loss == pytest.approx(loss.item(), rel=1e-6, abs=1e-12)
     largest = max(float(g.abs().max()) for g in ours.values())
-    assert largest > 0
-    for name, gradient in ours.items():
-        other = theirs[name].grad
-        assert (gradient - other).abs().max() <= 1e-6 * largest, name
+    difference = max(float((ours[n] - theirs[n].grad).abs().max()) for n in ours)
+    assert largest > 1e-3
+    assert difference <= 1e-6 * largest, difference / largest

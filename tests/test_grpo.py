@@ -13,8 +13,9 @@ import torch
 from cascade_kit import grpo, shaping
 from cascade_kit.domains import Domain
 from cascade_kit.domains.math import MATH
+from cascade_kit.domains.rlhf import RLHF
 from cascade_kit.policy import POLICY, load_policy
-from cascade_kit.problem import Problem, Score
+from cascade_kit.problem import Score
 from cascade_kit.rollout import rollouts
 from cascade_kit.stage import Stage, cascade
 
@@ -25,7 +26,7 @@ def problems():
 
 
 def math_stage(**changes) -> Stage:
-    return replace(cascade(["math"])[0], steps=2, prompts=4, answers=4, **changes)
+    return replace(cascade(["math"])[0], **{"steps": 2, "prompts": 4, "answers": 4, **changes})
 
 
 # ---- by hand -----------------------------------------------------------------------------------
@@ -231,22 +232,22 @@ def test_kl_is_zero_at_the_first_step_and_grows(problems):
     stage = math_stage(kl_coef=1e-3, learning_rate=1e-3, steps=2)
     first, second = (record for record, _ in grpo.train(policy, stage, problems))
     assert first.kl == pytest.approx(0.0, abs=1e-9)
-    assert second.kl > 1e-5
+    assert second.kl > 1e-6
 
 
-def test_a_reward_for_one_token_is_learnt_in_seconds():
-    """A bandit: answers that begin with a digit 7 are right; the start hardly ever gives one."""
+def test_a_reward_for_one_word_is_learnt_in_seconds():
+    """A bandit: an answer is right if its first word is one that the start gives now and then."""
     bandit = Domain(
-        "bandit", MATH.generate, lambda problem, text: Score(float(text.startswith("7")))
+        "bandit", RLHF.generate, lambda problem, text: Score(float(text.startswith("Certainly")))
     )
-    problems = [Problem(f"b{i}", "bandit", f"What is {i} + 7 - {i}?") for i in range(2, 8)]
     stage = Stage(
-        name="bandit", domain=bandit, steps=14, prompts=4, answers=16, max_new_tokens=1,
-        learning_rate=4e-3,
+        name="bandit", domain=bandit, steps=12, prompts=8, answers=16, max_new_tokens=2,
+        learning_rate=3e-3,
     )  # fmt: skip
-    records = [record for record, _ in grpo.train(load_policy(), stage, problems)]
-    assert records[0].reward_mean < 0.5
-    assert records[-1].reward_mean > 0.9
+    steps = grpo.train(load_policy(), stage, RLHF.problems("train", 40))
+    means = [record.reward_mean for record, _ in steps]
+    assert means[0] < 0.3
+    assert means[-1] > 0.8
 
 
 SAME_SEED = """

@@ -14,25 +14,25 @@ from pathlib import Path
 
 import pytest
 
-from cascade_kit.verifiers import sandbox
+from cascade_kit.verifiers import layers, sandbox
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the layers are Linux's")
 
 
-def working_layers() -> list[sandbox.Isolation]:
+def working_layers() -> list[layers.Isolation]:
     """Every layer of this machine, not only the best; attacks are never run without one."""
-    layers = []
-    for layer in sandbox.candidate_layers():
+    found = []
+    for layer in layers.candidate_layers():
         try:
             done = sandbox.run_in_layer(layer, [sys.executable, "-c", "print(1)"], {})
         except OSError:
             continue
         if done.stdout == "1\n":
-            layers.append(layer)
-    return layers
+            found.append(layer)
+    return found
 
 
-def layer_id(layer: sandbox.Isolation) -> str:
+def layer_id(layer: layers.Isolation) -> str:
     return layer.name + ("-own-user" if layer.own_user else "")
 
 
@@ -42,7 +42,7 @@ each_layer = pytest.mark.parametrize("layer", LAYERS, ids=layer_id)
 each_namespace_layer = pytest.mark.parametrize("layer", NAMESPACES, ids=layer_id)
 
 
-def run(layer: sandbox.Isolation, code: str, **options) -> sandbox.Execution:
+def run(layer: layers.Isolation, code: str, **options) -> sandbox.Execution:
     files = {"main.py": textwrap.dedent(code)} | options.pop("files", {})
     return sandbox.run_in_layer(layer, [sys.executable, "main.py"], files, **options)
 
@@ -421,8 +421,8 @@ def test_the_command_dies_with_the_process_that_asked_for_it(layer):
     marker = f"marker-{uuid.uuid4()}"
     code = f"""
         import sys
-        from cascade_kit.verifiers import sandbox
-        layer = sandbox.Isolation({layer.name!r}, "", {layer.program!r}, {layer.own_user!r})
+        from cascade_kit.verifiers import layers, sandbox
+        layer = layers.Isolation({layer.name!r}, "", {layer.program!r}, {layer.own_user!r})
         command = [sys.executable, "-c", "import time; time.sleep(120)", {marker!r}]
         sandbox.run_in_layer(layer, command, {{}}, cpu_seconds=100)
     """
@@ -454,7 +454,7 @@ def test_threads_may_use_it_at_the_same_time(layer):
 
 
 def test_without_a_layer_running_needs_consent(monkeypatch):
-    none = sandbox.Isolation("none", "nothing works here")
+    none = layers.Isolation("none", "nothing works here")
     monkeypatch.setattr(sandbox, "isolation", lambda: none)
     command = [sys.executable, "-c", "print(6 * 7)"]
     with pytest.raises(sandbox.IsolationUnavailable, match="bubblewrap.*allow_unsafe=True"):
@@ -476,7 +476,7 @@ def command_as_nobody(program: str) -> list[str]:
     Folders on the way to Python that only root may enter are replaced by passable empty ones.
     """
     root = Path(__file__).resolve().parents[1]
-    needed = [*sandbox.python_folders(), str(root)]
+    needed = [*layers.python_folders(), str(root)]
     closed = {
         str(parent)
         for path in needed
@@ -501,7 +501,7 @@ def command_as_nobody(program: str) -> list[str]:
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")
 @pytest.mark.parametrize("name", ["test_sandbox.py", "test_python_tests.py"])
 def test_all_of_it_as_an_ordinary_user(name):
-    program = next(sandbox.bubblewrap_programs(), None)
+    program = next(layers.bubblewrap_programs(), None)
     if program is None or "bubblewrap-own-user" not in map(layer_id, LAYERS):
         pytest.skip("bubblewrap does not work here")
     with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are root's alone

@@ -13,6 +13,7 @@ import atexit
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -46,7 +47,7 @@ _BOOTSTRAP = (
 class _Died(Exception):
     """The worker ended without a reply; `timeout` tells why."""
 
-    def __init__(self, code: int | None, timeout: bool) -> None:
+    def __init__(self, code: int | None, *, timeout: bool) -> None:
         super().__init__(f"the math worker ended with code {code}")
         self.timeout = timeout
 
@@ -67,7 +68,7 @@ class _Worker:
         )
         self.replies: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
-        if not self._next(120):
+        if not self.replies.get():
             raise RuntimeError(
                 "the math worker did not start; try `python -c 'import math_verify'` and, if that "
                 "fails, `pip install math-verify`"
@@ -76,28 +77,24 @@ class _Worker:
     def _read(self) -> None:
         for line in self.process.stdout:
             self.replies.put(line)
-        self.replies.put("")
-
-    def _next(self, seconds: float) -> str:
-        try:
-            return self.replies.get(timeout=seconds)
-        except queue.Empty:
-            return ""
+        self.replies.put("")  # the process has ended
 
     def ask(self, job: dict[str, Any], seconds: float) -> dict[str, Any]:
         """The reply to a job. Raises _Died, after which the worker is gone."""
         try:
             self.process.stdin.write(json.dumps({**job, "seconds": seconds}) + "\n")
             self.process.stdin.flush()
-            line = self._next(seconds * WALL_FACTOR)
+            line = self.replies.get(timeout=seconds * WALL_FACTOR)
+        except queue.Empty:
+            self.close()
+            raise _Died(None, timeout=True) from None
         except BrokenPipeError:
             line = ""
         if line:
             return json.loads(line)
-        late = self.process.poll() is None and self.replies.empty()
+        code = self.process.wait()
         self.close()
-        code = self.process.returncode
-        raise _Died(code, late or _is_cpu_timer(code))
+        raise _Died(code, timeout=_is_cpu_timer(code))
 
     def close(self) -> None:
         self.process.kill()
@@ -109,10 +106,8 @@ class _Worker:
                 continue
 
 
-def _is_cpu_timer(code: int | None) -> bool:
-    import signal
-
-    return code is not None and -code == getattr(signal, "SIGPROF", 0)
+def _is_cpu_timer(code: int) -> bool:
+    return -code == getattr(signal, "SIGPROF", 0)
 
 
 _idle: list[_Worker] = []
@@ -175,11 +170,15 @@ def _gold_fault(gold: object, why: str) -> ValueError:
     return ValueError(f"gold answer {gold!r} {why}; correct or drop the row")
 
 
-@lru_cache(maxsize=65536)
 def check_gold(gold: str, deadline_s: float = 3.0) -> None:
     """Raises ValueError for a gold answer that is empty, cut off, prose or not readable as math."""
     if not isinstance(gold, str):
         raise _gold_fault(gold, "is not a string")
+    _check_text(gold, deadline_s)
+
+
+@lru_cache(maxsize=65536)
+def _check_text(gold: str, deadline_s: float) -> None:
     text = normalise(gold)
     if not any(c.isalnum() for c in plain_words(text)):
         raise _gold_fault(gold, "is empty")
@@ -261,5 +260,7 @@ def grade_many(
         except ValueError as fault:
             raise ValueError(f"pair {position}: {fault}") from fault
 
-    with ThreadPoolExecutor(max_workers=max(1, workers)) as pool:
+    if workers <= 1:
+        return [grade(numbered) for numbered in enumerate(pairs)]
+    with ThreadPoolExecutor(max_workers=workers) as pool:
         return list(pool.map(grade, enumerate(pairs)))

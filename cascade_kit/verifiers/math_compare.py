@@ -39,9 +39,9 @@ from cascade_kit.verifiers.math_structure import (
     split_top,
 )
 
-MAX_DEPTH = 40  # brackets inside brackets; a real answer has three or four
 Leaf = Callable[[str, str], bool]
 
+MAX_DEPTH = 40  # brackets inside brackets; a real answer has three or four
 MAX_ITEMS = 200  # unordered lists are matched in quadratic time
 
 _RELATION = re.compile(r"\\(?:le|ge|ne|cup|cap|setminus|in)(?![a-z])|\\mathbb|[<>]")
@@ -119,7 +119,7 @@ def _words(gold: str, answer: str, leaf: Leaf, depth: int) -> bool | None:
         gold, answer = _WORDS_FOR.get(gold_key, gold), _WORDS_FOR.get(answer_key, answer)
         return same(gold, answer, leaf, depth + 1) if gold_key != answer_key else True
     if re.fullmatch(r"[A-Za-z]", gold) and re.fullmatch(r"[A-Za-z]", answer):
-        return False  # math-verify folds the case of symbols
+        return False  # a choice or a variable; no algebra can make them the same
     if is_words(gold) or is_words(answer):
         return bool(gold_key) and gold_key == word_key(named(answer)[1])
     return None
@@ -149,10 +149,9 @@ def _regions(gold: str, answer: str, leaf: Leaf, depth: int) -> bool | None:
 
 
 def _equations(gold: str, answer: str, leaf: Leaf, depth: int) -> bool | None:
-    lists = max(len(split_list(gold)), len(split_list(answer))) > 1
-    gold_sides, answer_sides = sides(gold), sides(answer)
-    if lists and not (gold_sides and gold_sides[0][-1:] == ")"):
+    if len(split_list(gold)) > 1 or len(split_list(answer)) > 1:
         return None
+    gold_sides, answer_sides = sides(gold), sides(answer)
     if gold_sides and answer_sides:
         if squeeze(gold_sides[0]) == squeeze(answer_sides[0]):
             return same(gold_sides[1], answer_sides[1], leaf, depth + 1)
@@ -222,6 +221,8 @@ def same(gold: str, answer: str, leaf: Leaf, depth: int = 0) -> bool:
         return False
     if (gold_bare, answer_bare) != (gold, answer):
         return same(gold_bare, answer_bare, leaf, depth + 1)
+    if (based := _BASE.fullmatch(gold)) and based[2]:  # math-verify would read 52_8 as 52
+        return False
     return leaf(gold, answer)
 
 

@@ -13,7 +13,9 @@ from typing import Any
 
 import math_verify
 import sympy
-from latex2sympy2_extended import NormalizationConfig
+from latex2sympy2_extended import NormalizationConfig, latex2sympy
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig
+from math_verify.grader import should_treat_as_complex
 from sympy.core.sympify import SympifyError
 
 from cascade_kit.verifiers.math_notation import has_words, word_key
@@ -27,11 +29,10 @@ _LIBRARY_ERRORS = (
     SympifyError, TypeError, ValueError,
 )  # fmt: skip
 
-_LATEX = math_verify.LatexExtractionConfig(
-    normalization_config=NormalizationConfig(
-        basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none"
-    )
+_SPELLING = NormalizationConfig(
+    basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none"
 )
+_READING = ConversionConfig(lowercase_symbols=False)
 MAX_BITS = 1e6
 _DIGITS = 50
 _POINTS = ((7, 5), (-11, 3), (13, 9), (-3, 17))
@@ -63,30 +64,40 @@ def log2_size(expression: Any) -> float:
 @lru_cache(maxsize=256)
 def read(latex: str) -> Any:
     """The sympy object a leaf writes, decimals made exact, or None. Raises TooLarge."""
-    if re.search(r"[$#@&]", latex):
+    if re.search(r"[$#@&]|(?<![_^\d])\d+\s+\d|\.\d+\.", latex):  # the parser reads `1 2` as 3
         return None
     latex = re.sub(r"(\d+(?:\.\d+)?)\s*\^\{\\circ\}", r"(\\frac{\1\\pi}{180})", latex)
-    parsed = math_verify.parse(
-        f"${latex}$", [_LATEX], fallback_mode="no_fallback", parsing_timeout=None
-    )
-    if not parsed or not isinstance(parsed[0], sympy.Basic | sympy.MatrixBase):
+    try:
+        parsed = latex2sympy(
+            latex,
+            is_real=not should_treat_as_complex(latex),
+            normalization_config=_SPELLING,
+            conversion_config=_READING,
+        )
+    except MemoryError:
+        raise
+    except Exception:  # the parser raises a bare Exception for what it cannot read
         return None
-    log2_size(parsed[0])
-    floats = {number: sympy.Rational(str(number)) for number in parsed[0].atoms(sympy.Float)}
-    return parsed[0].xreplace(floats) if floats else parsed[0]
+    if not isinstance(parsed, sympy.Basic | sympy.MatrixBase):
+        return None
+    log2_size(parsed)
+    floats = {number: sympy.Rational(str(number)) for number in parsed.atoms(sympy.Float)}
+    return parsed.xreplace(floats) if floats else parsed
 
 
 def _value(expression: Any, values: dict[Any, Any]) -> Any:
     """The number an expression has at a point, to `_DIGITS` digits, or None."""
     try:
         number = expression.xreplace(values).doit()
+        if sympy.I not in values.values():  # the third root of -8 is -2, not 1 + 1.73i
+            number = sympy.real_root(number)
         if isinstance(number, sympy.Rational):
             return number
         number = sympy.N(number, _DIGITS)
     except _LIBRARY_ERRORS:
         return None
-    finite = number.is_number and number.is_comparable is not None
-    return number if finite and not number.has(sympy.nan, sympy.zoo, sympy.oo) else None
+    finite = number.is_number and not number.has(sympy.nan, sympy.zoo, sympy.oo)
+    return number if finite else None
 
 
 def _close(one: Any, other: Any) -> bool:
@@ -146,14 +157,14 @@ def _interval(text: str) -> Any:
         return sympy.S.Reals
     if text == r"\emptyset":
         return sympy.S.EmptySet
-    members = text[2:-2] if text.startswith(r"\{") else text[1:-1]
-    ends = [read(part) for part in split_top(members, ",")]
-    if None in ends:
+    is_set = text.startswith(r"\{") and text.endswith(r"\}")
+    if not is_set and (text[:1] not in ("(", "[") or text[-1:] not in (")", "]")):
         return None
-    if text.startswith(r"\{") and text.endswith(r"\}"):
+    ends = [read(part) for part in split_top(text[2:-2] if is_set else text[1:-1], ",")]
+    if None in ends or not (is_set or len(ends) == 2):
+        return None
+    if is_set:
         return sympy.FiniteSet(*ends)
-    if len(ends) != 2 or text[:1] not in ("(", "[") or text[-1:] not in (")", "]"):
-        return None
     return sympy.Interval(*ends, text[0] == "(", text[-1] == ")")
 
 
@@ -246,6 +257,9 @@ def leaf(gold: str, answer: str) -> bool:
 
 
 def _same_objects(gold: str, answer: str, gold_value: Any, answer_value: Any) -> bool:
+    endless = (sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
+    if gold_value.has(*endless) or answer_value.has(*endless):
+        return bool(gold_value == answer_value)  # inf - inf is no difference to compare
     if isinstance(gold_value, sympy.Eq) and isinstance(answer_value, sympy.Eq):
         return _same_equation(gold_value, answer_value)
     if isinstance(gold_value, sympy.Expr) and isinstance(answer_value, sympy.Expr):

@@ -6,6 +6,7 @@ r"""One way of writing each answer: LaTeX spelling, and answers that are words.
 import re
 import unicodedata
 from fractions import Fraction
+from functools import lru_cache
 
 # ---- spelling -----------------------------------------------------------------------------------
 
@@ -100,8 +101,11 @@ def _unwrap(text: str) -> str:
     return text if MERIDIEM.search(text) else re.sub(r"(?<![.\s\\])[.;,]\s*$", "", text)
 
 
+@lru_cache(maxsize=4096)
 def normalise(text: str) -> str:
     """`text` in one spelling; never an error."""
+    if re.fullmatch(r"-?[0-9]+(?:\.[0-9]+)?", text):  # the common case needs none of the rules
+        return text
     text = _ENVIRONMENT.sub(lambda m: re.sub(r"\\\\|&", lambda x: ", " * (x[0] != "&"), m[2]), text)
     text = _fold_unicode(text)
     while (bare := _unwrap(text)) != text:
@@ -149,7 +153,8 @@ def word_key(text: str) -> str:
 
 def choice_letter(text: str) -> str | None:
     r"""The letter of a multiple-choice answer: `B`, `(B)`, `\text{(B)}`."""
-    found = re.fullmatch(r"\(?([A-Z])\)?\.?", plain_words(text).replace(" ", ""))
+    words = re.sub(r"^(?:option|choice|answer)\b:?", "", plain_words(text), flags=re.IGNORECASE)
+    found = re.fullmatch(r"\(?([A-Z])\)?\.?", words.replace(" ", ""))
     return found[1] if found else None
 
 

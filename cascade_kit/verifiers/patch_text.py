@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 PatchFormat = Literal["auto", "search_replace", "unified_diff"]
+Tags = Literal["required", "optional"]
 Reason = Literal["unparsable", "forbidden path", "not found", "ambiguous", "unchanged"]
 
 
@@ -43,7 +44,7 @@ _BARE_PATH = re.compile(r"^[`*]*([\w./~\\-]*\w\.\w+)[`*]*:?\s*$")
 _HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
 
-def solution_text(completion: str, *, tags: Literal["required", "optional"]) -> str:
+def solution_text(completion: str, *, tags: Tags) -> str:
     """The inside of `<solution>`, or without tags the text after the thought.
 
     Raises PatchError if a tag is repeated or left open, or missing where it is required.
@@ -226,10 +227,7 @@ def parse_unified_diff(text: str) -> tuple[Edit, ...]:
 
 
 def parse_answer(
-    completion: str,
-    format: PatchFormat = "auto",
-    *,
-    tags: Literal["required", "optional"] = "required",
+    completion: str, format: PatchFormat = "auto", *, tags: Tags = "required"
 ) -> tuple[Edit, ...]:
     """The edits of an answer, in order. Raises PatchError("unparsable" | "ambiguous").
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from cascade_kit.problem import Score
-from cascade_kit.verifiers.patch_text import Edit, PatchError, PatchFormat, parse_answer
+from cascade_kit.verifiers.patch_text import Edit, PatchError, PatchFormat, Tags, parse_answer
 
 Files = Mapping[str, str]  # relative path -> text
 
@@ -202,7 +202,7 @@ def judge_patch(
     gold_files: Files | None = None,
     *,
     format: PatchFormat = "auto",
-    tags: str = "required",
+    tags: Tags = "required",
     symlinks: Collection[str] = (),
 ) -> PatchVerdict:
     """Parse, apply and compare. `gold_files` holds the files the gold patch changes, whole."""

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from . import sandbox
+from . import layers
 from .inside import codec
 
 ANSWER_MB = 64  # file space of one answer
@@ -35,23 +35,23 @@ class ParentDied(VerifierFault):
 class Parent:
     """One preloaded process in the sandbox; `verdict` is for one thread at a time."""
 
-    def __init__(self, layer: sandbox.Isolation) -> None:
+    def __init__(self, layer: layers.Isolation) -> None:
         self.layer = layer
         command = []
         if layer.name == "bubblewrap":
-            command = sandbox.bubblewrap_arguments(
+            command = layers.bubblewrap_arguments(
                 layer, temporary_mb=ANSWER_MB, read_only=[], nested=True
             )
         self.process = subprocess.Popen(
-            [*command, *sandbox.inside_program("zygote", layer.name, packages=True)],
+            [*command, *layers.inside_program("zygote", layer.name, packages=True)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=sandbox.python_environment(),
+            env=layers.python_environment(),
             cwd="/",  # nothing in the user's folder may stand in for a module
             start_new_session=True,
         )
-        numbers = [sandbox.next_user(layer) for _ in range(2)]
+        numbers = [layers.next_user(layer) for _ in range(2)]
         self.users = dict(zip(("answer", "judge"), numbers, strict=True))
         try:
             if "ready" not in self._receive(START_SECONDS):
@@ -66,11 +66,11 @@ class Parent:
             "layer": self.layer.name,
             "users": self.users,
             "temporary_mb": ANSWER_MB,
-            "private": sandbox.private_folder(),
+            "private": layers.private_folder(),
             "readable": [
-                *sandbox.SYSTEM_FOLDERS,
-                *sandbox.SYSTEM_FILES,
-                *sandbox.python_folders(),
+                *layers.SYSTEM_FOLDERS,
+                *layers.SYSTEM_FILES,
+                *layers.python_folders(),
             ],
         }
         wall_seconds = limits["limits"]["wall_seconds"]
@@ -115,7 +115,7 @@ class Parent:
 class Pool:
     """Parents that wait for work; grows with the number of threads that ask at the same time."""
 
-    def __init__(self, layer: sandbox.Isolation) -> None:
+    def __init__(self, layer: layers.Isolation) -> None:
         self.layer, self.owner = layer, os.getpid()
         self._idle: list[Parent] = []
         self._lock = threading.Lock()
@@ -157,11 +157,11 @@ class Pool:
             parent.close()
 
 
-_pools: dict[sandbox.Isolation, Pool] = {}
+_pools: dict[layers.Isolation, Pool] = {}
 _pools_lock = threading.Lock()
 
 
-def shared_pool(layer: sandbox.Isolation) -> Pool:
+def shared_pool(layer: layers.Isolation) -> Pool:
     """The pool of this process for a layer; a forked child of this process makes its own."""
     with _pools_lock:
         pool = _pools.get(layer)

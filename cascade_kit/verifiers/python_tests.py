@@ -7,6 +7,10 @@ tests' process gives a verdict: see inside/judge.py for what an answer can and c
 Objects of an answer's own classes stay in its process; the tests use them through stand-ins, only
 where the tests name a class of the answer. Comparing two such objects is then the answer's own
 `__eq__`, because that is what such tests are about; against plain data it has no say.
+
+An answer that reaches for files, the network or other processes gets an error and goes on: it
+fails only if its results are wrong, and harms nothing. Only an answer whose first failure is such
+an error is called "forbidden".
 """
 
 import ast
@@ -16,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from . import pool, sandbox
+from . import layers, pool, sandbox
 from .code_extract import complete_program, extract_code
 from .inside.instrument import count_asserts
 
@@ -131,7 +135,7 @@ def grade(
     cpu_seconds: float = 5,
     memory_mb: int = 512,
     allow_unsafe: bool = False,
-    layer: sandbox.Isolation | None = None,
+    layer: layers.Isolation | None = None,
 ) -> TestReport:
     """The verdict on one job; `cpu_seconds` is for all its tests together.
 
@@ -156,7 +160,8 @@ def grade(
             "memory_mb": memory_mb,
             "cpu_seconds": cpu_seconds,
             "file_mb": pool.ANSWER_MB,
-            "processes": sandbox.process_limit(layer, sandbox.PROCESS_LIMIT),
+            "open_files": 64,
+            "processes": layers.process_limit(layer, sandbox.PROCESS_LIMIT),
         },
     }
     verdict = pool.shared_pool(layer).verdict(limits, answer_part, tests_part)

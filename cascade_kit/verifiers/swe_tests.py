@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from cascade_kit.problem import Score
-from cascade_kit.verifiers.patch_text import PatchFormat
-from cascade_kit.verifiers.patches import Files, judge_patch, score_patch
+from cascade_kit.verifiers.patch_text import PatchFormat, Tags
+from cascade_kit.verifiers.patches import Files, PatchVerdict, judge_patch, score_patch
 from cascade_kit.verifiers.sandbox import Execution, run_command
 from cascade_kit.verifiers.swe_tree import RUNNER_PACKAGES, node_id, plant, with_original_tests
 
@@ -220,20 +220,7 @@ def run_swe_tests(
     return _report(execution, key, tests, planted)
 
 
-def grade_swe(
-    task: SweTask,
-    completion: str,
-    *,
-    format: PatchFormat = "auto",
-    tags: str = "required",
-    threshold: float = 0.0,
-    allow_unsafe: bool = False,
-) -> Score:
-    """The SWE reward of one answer: by its tests where the task has some, else by similarity."""
-    verdict = judge_patch(
-        task.files, completion, task.gold_files, format=format, tags=tags, symlinks=task.symlinks
-    )
-
+def _score(task: SweTask, verdict: PatchVerdict, threshold: float, allow_unsafe: bool) -> Score:
     def tests_pass(patched: Files) -> tuple[bool, str]:
         report = run_swe_tests(
             patched,
@@ -247,6 +234,22 @@ def grade_swe(
         return report.passed, report.why
 
     return score_patch(verdict, tests_pass if task.tests else None, threshold=threshold)
+
+
+def grade_swe(
+    task: SweTask,
+    completion: str,
+    *,
+    format: PatchFormat = "auto",
+    tags: Tags = "required",
+    threshold: float = 0.0,
+    allow_unsafe: bool = False,
+) -> Score:
+    """The SWE reward of one answer: by its tests where the task has some, else by similarity."""
+    verdict = judge_patch(
+        task.files, completion, task.gold_files, format=format, tags=tags, symlinks=task.symlinks
+    )
+    return _score(task, verdict, threshold, allow_unsafe)
 
 
 def completion_of(row: Mapping[str, Any]) -> str:
@@ -272,7 +275,7 @@ def swe_verdict(row: Mapping[str, Any], *, allow_unsafe: bool = False) -> dict[s
         format=row.get("format", "auto"),
         symlinks=task.symlinks,
     )
-    score = grade_swe(task, completion, format=row.get("format", "auto"), allow_unsafe=allow_unsafe)
+    score = _score(task, patch, 0.0, allow_unsafe)
     ran = bool(task.tests) and patch.applies
     return {
         "format_ok": patch.format_ok,

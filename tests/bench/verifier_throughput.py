@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from cascade_kit.micro.demonstrations import demonstrate
-from cascade_kit.verifiers import pool, sandbox
+from cascade_kit.verifiers import layers, pool, sandbox
 from cascade_kit.verifiers.python_tests import TestsJob, grade
 
 WORKERS = (1, 2, 4)
@@ -52,16 +52,16 @@ def seconds_of(work: Callable[[Any], Any], items: Sequence[Any], workers: int) -
         return time.perf_counter() - started
 
 
-def code_rates(layers: Sequence[sandbox.Isolation], count: int) -> list[dict[int, float]]:
+def code_rates(tried: Sequence[layers.Isolation], count: int) -> list[dict[int, float]]:
     """Verifications a second of the pool in each layer, by number of workers.
 
     The layers take turns, so that other work on the machine slows all of them down alike.
     """
     jobs = [TestsJob(*PROGRAMS[i % len(PROGRAMS)], "f") for i in range(count)]
-    rates: list[dict[int, float]] = [{} for _ in layers]
+    rates: list[dict[int, float]] = [{} for _ in tried]
     for workers in WORKERS:
         for turn in range(ROUNDS + 1):
-            for layer, found in zip(layers, rates, strict=True):
+            for layer, found in zip(tried, rates, strict=True):
                 items = jobs if turn else jobs[: 4 * workers]  # the first turn is a warm-up
                 seconds = seconds_of(lambda job, own=layer: grade(job, layer=own), items, workers)
                 if turn:
@@ -83,8 +83,8 @@ def domain_rates(name: str, count: int) -> dict[int, float]:
 
 def measure(count: int, domains: Sequence[str]) -> dict[str, Any]:
     layer = sandbox.isolation()
-    layers = [sandbox.Isolation("none", "the same pool without a layer"), layer]
-    found = code_rates(layers[: 1 + (layer.name != "none")], count)
+    tried = [layers.Isolation("none", "the same pool without a layer"), layer]
+    found = code_rates(tried[: 1 + (layer.name != "none")], count)
     names = ["code, plain subprocesses", f"code, {layer.name}"]
     rates: dict[str, Any] = dict(zip(names, found, strict=False))
     cost = {n: found[0][n] / found[1][n] for n in WORKERS} if len(found) > 1 else {}

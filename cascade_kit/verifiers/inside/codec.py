@@ -6,10 +6,13 @@ sides share travel as an object graph that keeps identity. Everything else (func
 instances of an answer's own classes) stays where it is and is represented by a handle.
 """
 
+import array
+import builtins
 import collections
 import datetime
 import decimal
 import fractions
+import functools
 import json
 import operator
 import os
@@ -43,6 +46,11 @@ EXACT = {  # tag -> (type, value -> JSON, JSON -> value)
         lambda value: [value.days, value.seconds, value.microseconds],
         lambda parts: datetime.timedelta(*parts),
     ),
+    "array": (
+        array.array,
+        lambda value: [value.typecode, value.tolist()],
+        lambda parts: array.array(*parts),
+    ),
     "complex": (
         complex,
         lambda value: [value.real.hex(), value.imag.hex()],
@@ -57,6 +65,7 @@ EXACT = {  # tag -> (type, value -> JSON, JSON -> value)
 SIMPLE: dict[str, Callable[[Any], Any]] = {
     "int": lambda text: int(text, 16),
     "float": float,
+    "type": lambda name: _builtin_types()[name],
 } | {tag: decode for tag, (_, _, decode) in EXACT.items()}
 SEQUENCES: dict[str, tuple[type, Callable[[list], Any]]] = {
     "list": (list, list),
@@ -163,7 +172,7 @@ class Codec:
             return ["yours", handle.number]
         if kind.__module__ == "numpy" and getattr(value, "ndim", None) == 0:
             value = value.item()  # numpy.int64 and the like are numbers as well
-        for encode in (_encode_scalar, _encode_exact):
+        for encode in (_encode_scalar, _encode_exact, _encode_type):
             if (text := encode(value)) is not NotImplemented:
                 return text
         return self._encode_container(value, waiting, depth)
@@ -255,6 +264,17 @@ def _encode_exact(value: Any) -> Any:
         if type(value) is base:
             return [tag, encode(value)]
     return NotImplemented
+
+
+def _encode_type(value: Any) -> Any:
+    """`int`, `list` and the like are the same on both sides."""
+    known = isinstance(value, type) and _builtin_types().get(value.__name__) is value
+    return ["type", value.__name__] if known else NotImplemented
+
+
+@functools.cache
+def _builtin_types() -> dict[str, type]:
+    return {name: value for name, value in vars(builtins).items() if isinstance(value, type)}
 
 
 def state(instance: Any) -> dict[str, Any]:

@@ -61,6 +61,7 @@ DENIED_CALLS = {
     "msgget": (68, 186),
     "semget": (64, 190),
     "mq_open": (240, 180),
+    "modify_ldt": (154, None),
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
 }
@@ -149,8 +150,14 @@ def die_with_parent(number: int) -> None:
         prctl(PR_SET_PDEATHSIG, number)
 
 
-def set_limits(*, memory_mb: int, cpu_seconds: float, file_mb: int, processes: int | None) -> None:
-    """Hard limits of this process and its children: address space, CPU, file size, open files."""
+def set_limits(
+    *, memory_mb: int, cpu_seconds: float, file_mb: int, open_files: int, processes: int | None
+) -> None:
+    """Hard limits of this process and its children: address space, CPU, file size, open files.
+
+    Few open files also bound what lies in the buffers of pipes and sockets, which no other limit
+    counts.
+    """
     import resource
 
     limits = {
@@ -158,7 +165,7 @@ def set_limits(*, memory_mb: int, cpu_seconds: float, file_mb: int, processes: i
         # One second above the supervisor's own count, which covers the whole tree of processes.
         "RLIMIT_CPU": math.ceil(cpu_seconds) + 1,
         "RLIMIT_FSIZE": file_mb << 20,
-        "RLIMIT_NOFILE": 256,
+        "RLIMIT_NOFILE": open_files,
         "RLIMIT_CORE": 0,
     }
     if processes is not None:

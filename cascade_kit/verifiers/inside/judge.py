@@ -133,7 +133,8 @@ def run_programs(descriptor: int, job: dict) -> dict:
 def program_fault(ran: dict, expected: str) -> str | None:
     """What is wrong with one run, None if nothing is."""
     if ran["code"] != 0:
-        return f"exit code {ran['code']} {ran['stderr']}".strip()
+        last_line = str(ran["stderr"]).strip().rpartition("\n")[2]
+        return f"exit code {ran['code']} {last_line}".strip()
     if not ran["within"]:
         return "more output than allowed"
     return None if same_output(ran["stdout"], expected) else f"wrong output {ran['stdout'][:100]!r}"

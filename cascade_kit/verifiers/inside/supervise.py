@@ -6,8 +6,10 @@ the command ended. The command can neither signal nor trace it, nor write to tha
 """
 
 import base64
+import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -133,6 +135,14 @@ def end_all_children() -> None:
             time.sleep(0.002)  # some are still ending
         except ChildProcessError:
             return
+
+
+def remove_folder(folder: str) -> None:
+    """Remove a folder that foreign code could fill as it liked, however deep it nested it."""
+    with contextlib.suppress(RecursionError):
+        shutil.rmtree(folder, ignore_errors=True)
+    if os.path.lexists(folder):
+        subprocess.run(["/bin/rm", "-rf", "--", folder], check=False, stderr=subprocess.DEVNULL)
 
 
 def adopt_orphans() -> None:

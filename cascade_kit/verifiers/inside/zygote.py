@@ -30,6 +30,7 @@ from .supervise import (
     default_signals,
     end_all_children,
     end_children_on_request,
+    remove_folder,
     usage_of_children,
     wait_for_child,
 )
@@ -53,7 +54,7 @@ def isolate(header: dict, user: int | None, folder: str) -> None:
         confinement.checked(library.unshare(confinement.CLONE_NEWNS), "unshare")
         private = 1 << 18 | 1 << 14  # MS_PRIVATE | MS_REC
         confinement.checked(library.mount(b"none", b"/", None, private, None), "mount /")
-        options = f"size={header['temporary_mb']}m,mode=1777".encode()
+        options = f"size={header['temporary_mb']}m,nr_inodes=10k,mode=1777".encode()
         for target, read_only, data in (
             (b"/proc", 1, b"size=4k"),
             (b"/dev/shm", 0, options),
@@ -154,7 +155,8 @@ def one_verdict(header: dict) -> dict:
         for role in ("answer", "judge"):
             folder = header["private"]
             if header["layer"] != "bubblewrap":
-                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{role}-"))
+                folder = tempfile.mkdtemp(prefix=f"{role}-")
+                stack.callback(remove_folder, folder)
                 if header["users"][role] is not None:
                     os.chown(folder, header["users"][role], header["users"][role])
             header[role] = (header["users"][role], folder)
