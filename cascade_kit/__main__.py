@@ -10,6 +10,7 @@ EPILOG = """examples:
   python -m cascade_kit run                                   the whole cascade on the laptop model
   python -m cascade_kit run --order math,code --steps 10      two stages, shorter
   python -m cascade_kit run --model Qwen/Qwen2.5-0.5B-Instruct --data my_rows/
+  python -m cascade_kit score --domain math answers.jsonl     verdicts on recorded answers
   python -m cascade_kit doctor                                what this machine can do
 """
 STAGE_NAMES = "rlhf,instruct,math,code,swe"
@@ -185,6 +186,7 @@ def load(arguments: argparse.Namespace, policy, domains):
         data,
         eval={name: rows[:items] for name, rows in data.eval.items()},
         train_pairs=data.train_pairs[: arguments.pairs],
+        eval_pairs=data.eval_pairs[:items],
     )
 
 

@@ -117,7 +117,10 @@ class Run:
         """
         evaluated = list({s.domain.name: s for s in [*stages, *domains]}.values())
         check_data(data, stages, evaluated)
+        proxies = [s.domain.name for s in evaluated if not has_truth(data.eval[s.domain.name])]
         settings = {
+            "model": policy.name,
+            "labels": {name: f"{name} (proxy)" for name in proxies},  # judged by a reward model
             "policy": policy.describe(),
             "order": [s.name for s in stages],
             "stages": [s.settings() for s in stages],
@@ -256,7 +259,8 @@ class Run:
 
         matrix = self.matrix()
         write_json(self.folder / "matrix.json", matrix.to_json())
-        (self.folder / "matrix.png").write_bytes(figure_png(plot_matrix(matrix)))
+        picture = plot_matrix(matrix, self.settings["labels"], stacked=True)
+        (self.folder / "matrix.png").write_bytes(figure_png(picture))
         write_report(self.folder)
 
 

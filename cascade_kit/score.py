@@ -122,8 +122,13 @@ def verdict_on(domain: str, row: Row, options: Options) -> Verdict:
 
 
 def located(row: Row, words: str) -> str:
+    """The words with the place and the id of the row, each once."""
     place = f"{row.path}, line {row.line}"
-    return f"{place}, row {name_of(row)}: {words.removeprefix(place).lstrip(': ')}"
+    words = words.removeprefix(place).removeprefix(": ")
+    name = str(name_of(row))
+    if name == f"line {row.line}":
+        return f"{place}: {words}"
+    return f"{place}, row {name}: {words.removeprefix(f'row {name}: ')}"
 
 
 def threads(domain: str, workers: int) -> int:
@@ -251,8 +256,10 @@ class Tally:
         if values:
             parts.append(f"{self.mean_name} {sum(values) / len(values):.4f}")
         if len(self.values) > 1:
-            means = ((name, sum(group) / len(group)) for name, group in self.values.items())
-            parts.append("of which " + ", ".join(f"{name} {mean:.3f}" for name, mean in means))
+            means = {name: sum(group) / len(group) for name, group in self.values.items() if group}
+            ordered = sorted(means.items(), key=lambda entry: entry[0] == "")
+            words = ", ".join(f"{name or 'others'} {mean:.3f}" for name, mean in ordered)
+            parts.append(f"of which {words}")
         for field, same in self.same.items():
             name = "known verdicts" if field == "value" else f"known {field} verdicts"
             share = f" ({sum(same) / len(same):.2%})" if same else ""

@@ -129,8 +129,10 @@ def constraints_of(row: Row) -> tuple[list[str], Any, str]:
     """(ids, their keyword arguments, the answer)."""
     if "instruction_id_list" not in row.values:
         raise row.fault("no constraints; add them as columns 'instruction_id_list' and 'kwargs'")
-    identifiers = row.texts("instruction_id_list")
-    return identifiers, row.values.get("kwargs"), row.values["completion"]
+    kwargs = row.values.get("kwargs")
+    if not isinstance(kwargs, list | None):
+        raise row.wrong_type("kwargs", kwargs, "a list of objects, one a constraint,")
+    return row.texts("instruction_id_list"), kwargs, row.values["completion"]
 
 
 def code_score(row: Row, options: Options) -> Score:

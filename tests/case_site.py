@@ -49,11 +49,8 @@ class Site:
         after = texts_below(self.root)
         found = [f"{path} is new" for path in after.keys() - self.before.keys()]
         found += [f"{path} is gone" for path in self.before.keys() - after.keys()]
-        found += [
-            f"{path} was changed"
-            for path in self.before
-            if after.get(path, "") != self.before[path]
-        ]
+        both = self.before.keys() & after.keys()
+        found += [f"{path} was changed" for path in both if after[path] != self.before[path]]
         try:
             self.listener.accept()[0].close()
             found.append("somebody connected to the listener")
@@ -86,7 +83,7 @@ def texts_below(root: Path) -> dict[str, str]:
     return found
 
 
-# ---- processes and memory -------------------------------------------------------------------------
+# ---- processes and memory ------------------------------------------------------------------------
 
 
 def descendants() -> dict[int, int]:

@@ -186,9 +186,9 @@ def test_an_existing_run_folder_is_refused_and_kept(tmp_path, capsys):
     ("content", "message"),
     [
         ("", "is empty"),
-        ('{"question": "1 + 1?", "answer": "2"}\n{"question": \n', "rows.jsonl:2"),
+        ('{"question": "1 + 1?", "answer": "2"}\n{"question": \n', "rows.jsonl, line 2"),
         ('{"question": "1 + 1?", "answr": "2"}\n', "'answer'"),
-        ('{"question": "1 + 1?", "answer": "2"}\n', "two"),
+        ('{"question": "1 + 1?", "answer": "2"}\n', "too few math rows"),
     ],
 )
 def test_bad_data_name_the_file_and_leave_nothing(tmp_path, capsys, content, message):
@@ -198,7 +198,7 @@ def test_bad_data_name_the_file_and_leave_nothing(tmp_path, capsys, content, mes
     out = tmp_path / "run"
     line = fails(capsys, "--order", "math", "--data", str(data), "--out", str(out))
     assert message in line
-    assert "rows.jsonl" in line
+    assert str(data) in line
     assert not out.exists()
 
 

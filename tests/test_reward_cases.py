@@ -1,4 +1,4 @@
-"""Every recorded reward case gets its verdict: tests/cases, and the folder that CASCADE_CASES names.
+"""Every recorded reward case gets its verdict: tests/cases and the folder of CASCADE_CASES.
 
 A `hard` case must come out as its row says. So must a `policy` case, or it meets the other choice
 that the kit has made for its topic: OTHER_CHOICES, which tells the reasons. Besides its own
@@ -9,6 +9,10 @@ import json
 import math
 import os
 import re
+import socket
+import subprocess
+import sys
+import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,26 +27,31 @@ from cascade_kit.verifiers import pool, sandbox
 
 HERE = Path(__file__).resolve().parent
 SECONDS_TO_SETTLE = 2  # after which nothing of an answer may be running
-RIGHT = {
+RIGHT_CODE = {
     "task": {"entry_point": "add", "tests": ["assert add(1, 2) == 3"]},
     "completion": "```python\ndef add(a, b):\n    return a + b\n```",
 }
+RIGHT_MATH = {"ground_truth": r"\frac{1}{2}", "completion": r"\boxed{x/(2x)}"}  # needs the worker
 
 
-def case_rows() -> list[dict[str, Any]]:
-    """The rows of all case files; one that is there twice counts once."""
-    folders = [HERE / "cases"]
-    if os.environ.get("CASCADE_CASES"):
-        folders.append(Path(os.environ["CASCADE_CASES"]))
-        if not folders[1].is_dir():
-            raise ValueError(f"CASCADE_CASES={folders[1]} is not a folder; name one with *.jsonl")
-    files = [path for folder in folders for path in sorted(folder.glob("*.jsonl"))]
+def rows_in(folder: Path) -> list[dict[str, Any]]:
+    files = sorted(folder.glob("*.jsonl"))
     lines = [line for path in files for line in path.read_text(encoding="utf-8").split("\n")]
-    rows = [json.loads(line) for line in lines if line.strip()]
-    return [row for position, row in enumerate(rows) if row not in rows[:position]]
+    return [json.loads(line) for line in lines if line.strip()]
 
 
-CASES = case_rows()
+def other_rows() -> list[dict[str, Any]]:
+    """The rows of CASCADE_CASES that are not among the kit's own."""
+    folder = os.environ.get("CASCADE_CASES")
+    if not folder:
+        return []
+    if not (rows := rows_in(Path(folder))):
+        raise ValueError(f"CASCADE_CASES={folder} holds no rows; name a folder with *.jsonl files")
+    return [row for row in rows if row not in OWN]
+
+
+OWN = rows_in(HERE / "cases")
+CASES = OWN + other_rows()
 
 
 @dataclass(frozen=True)
@@ -136,7 +145,7 @@ def wanted_of(case: dict[str, Any]) -> dict[str, Any]:
     expected = case.get("expected")
     wanted = dict(expected) if isinstance(expected, Mapping) else {"value": expected}
     if wanted.get("value") is None:
-        wanted["value"] = case["expected_reward"]
+        wanted["value"] = case.get("expected_reward")
     if case["domain"] == "instruction_following":
         wanted["strict"] = case["ground_truth"]["follow_instruction_list"] or None
     wanted |= {"loose": case.get("loose"), "fraction": case.get("fraction")}
@@ -214,8 +223,20 @@ def crlf_on_every_line(scene: Scene, path: str) -> bool:
 
 
 def judges_on(scene: Scene) -> bool:
-    """Whether the next answer gets its verdict from the same process."""
-    return next(score_rows("code", [RIGHT], workers=1))["value"] == 1.0
+    """Whether the next answer of the domain gets its right verdict."""
+    return judges("math" if scene.case["domain"] == "math" else "code")
+
+
+def judges(domain: str) -> bool:
+    row = RIGHT_MATH if domain == "math" else RIGHT_CODE
+    return next(score_rows(domain, [row], workers=1))["value"] == 1.0
+
+
+def judges_a_batch(scene: Scene) -> bool:
+    """Whether right answers judged at the same time get their verdicts."""
+    batch = [RIGHT_CODE, scene.case, RIGHT_CODE, RIGHT_CODE]
+    verdicts = [verdict["value"] for verdict in score_rows("code", batch, workers=2)]
+    return verdicts == [1.0, scene.outcome.value, 1.0, 1.0]
 
 
 # What an invariant says (a pattern) -> whether it holds; groups are passed on.
@@ -223,7 +244,8 @@ INVARIANTS: Mapping[str, Callable[..., bool]] = {
     r"within the limit": lambda scene: within(scene, scene.case["limits"]["max_seconds"]),
     r"does not wait (\d+) s": lambda scene, seconds: within(scene, float(seconds)),
     r"no process|nothing (?:is )?left|no child": lambda scene: not scene.left_running,
-    r"alive|other completions": judges_on,
+    r"alive": judges_on,
+    r"other completions": judges_a_batch,
     # Whatever the words are: everything around the case must be as it was.
     r"_DIR|outside|canary|still exist": lambda scene: not scene.harm,
     r"PORT|listen|connect|network": lambda scene: not scene.harm,
@@ -275,19 +297,19 @@ def played(case: dict[str, Any], site: Site) -> Scene:
     """The case answered in its surroundings."""
     runs_code = case["domain"] in ("code", "swe")
     if runs_code:  # the pool's own processes are there from here on
-        assert next(score_rows("code", [RIGHT], workers=1))["value"] == 1.0
+        assert judges("code")
     before = len(descendants())
     with measured() as measures:
         outcome = outcome_of(case)
     if runs_code:  # a parent that the answer has ended is replaced
-        assert next(score_rows("code", [RIGHT], workers=1))["value"] == 1.0
+        assert judges("code")
     left = runs_code and not settled(before, SECONDS_TO_SETTLE)
     return Scene(case, outcome, measures, site.harm(), left)
 
 
 def choice_is_met(case: dict[str, Any], outcome: Outcome) -> bool:
     """Whether a `policy` case meets the other choice of its topic."""
-    choice = OTHER_CHOICES.get((case["domain"], case["topic"]))
+    choice = OTHER_CHOICES.get((case["domain"], case.get("topic")))
     if case["certainty"] != "policy" or choice is None or outcome.refusal is None:
         return False
     return re.search(choice.refusal, str(outcome.refusal)) is not None
@@ -320,8 +342,7 @@ def test_modes_of_math_extraction():
 
 
 def test_every_invariant_of_the_own_cases_is_checked():
-    own = [case for case in CASES if (HERE / "cases" / f"{case['domain']}.jsonl").is_file()]
-    unknown = {text for case in own for text in case.get("invariants", []) if not check_of(text)}
+    unknown = {text for case in OWN for text in case.get("invariants", []) if not check_of(text)}
     assert unknown == set()
 
 
@@ -337,3 +358,54 @@ def test_every_other_choice_is_what_the_kit_does(domain, topic, row):
     case = {"domain": domain, "topic": topic, "certainty": "policy", "completion": "Hello."}
     case |= {"instruction_id_list": row[0], "kwargs": row[1]}
     assert choice_is_met(case, outcome_of(case))
+
+
+# ---- the tests of the tests ----------------------------------------------------------------------
+
+
+def test_the_site_sees_every_kind_of_harm(tmp_path):
+    with site_in(tmp_path) as site:
+        assert site.harm() == []
+        (site.canary / "song.txt").unlink()
+        (site.canary / "deeper" / "song.txt").write_text("silence")
+        (tmp_path / "outside_canary.txt").write_text("owned")
+        socket.create_connection(site.listener.getsockname()).close()
+        harm = site.harm()
+    assert sorted(harm) == [
+        "canary/deeper/song.txt was changed",
+        "canary/song.txt is gone",
+        "outside_canary.txt is new",
+        "somebody connected to the listener",
+    ]
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_processes_and_memory_are_seen():
+    count = len(descendants())
+    hungry = "import time; kept = bytearray(200 << 20); print('ready', flush=True); time.sleep(60)"
+    with measured() as measures:
+        process = subprocess.Popen([sys.executable, "-c", hungry], stdout=subprocess.PIPE)
+        process.stdout.readline()
+        time.sleep(0.2)
+    assert measures.below_mb > 200
+    assert measures.extra_mb > 200
+    assert not settled(count, seconds=0.1)
+    process.kill()
+    process.communicate()
+    assert settled(count, seconds=10)
+
+
+def test_differences_are_told():
+    case = {"domain": "swe", "expected_reward": None, "ground_truth": {}}
+    case["expected"] = {"resolved": True, "similarity": {"gt": 0.3, "lt": 1.0}, "applies": None}
+    right = Outcome(1.0, {"resolved": True, "similarity": 0.5, "applies": False})
+    assert differences(case, right) == []
+    wrong = Outcome(0.0, {"resolved": False, "similarity": 1.0})
+    assert differences(case, wrong) == [
+        "resolved is False, not True",
+        "similarity is 1.0, not {'gt': 0.3, 'lt': 1.0}",
+    ]
+    assert differences(case, Outcome(refusal=ValueError("no"))) == ["refused: no"]
+    raising = {**case, "expected": {"raises": True}}
+    assert differences(raising, Outcome(1.0)) == ["no error but 1.0"]
+    assert differences(raising, Outcome(refusal=ValueError("no"))) == []
