@@ -250,14 +250,11 @@ def score_command(arguments: argparse.Namespace) -> int:
     from cascade_kit.score import (
         Options,
         answer_lengths,
-        canonical_domain,
         reward_model_scorer,
         score_file,
     )
 
-    mean_name, pair_scorer = "mean value", answer_lengths
-    if canonical_domain(arguments.domain) == "preference":
-        mean_name = f"pair accuracy ({arguments.reward_model or 'length-only baseline'})"
+    judge, pair_scorer = arguments.reward_model or "length-only baseline", answer_lengths
     if arguments.reward_model:
         pair_scorer = reward_model_scorer(arguments.reward_model, arguments.model)
     unsafe = arguments.allow_unsafe or settings.allow_unsafe()
@@ -268,7 +265,7 @@ def score_command(arguments: argparse.Namespace) -> int:
         Options(arguments.extract, arguments.official, unsafe, pair_scorer),
         workers=arguments.workers,
         keep_going=arguments.keep_going,
-        mean_name=mean_name,
+        pairs_name=f"pair accuracy ({judge})",
     )
     print(tally.words(), file=sys.stdout if arguments.out else sys.stderr)
     return 2 if tally.faults else 0

@@ -22,9 +22,10 @@ from cascade_kit.data import DataSet
 from cascade_kit.domains.rlhf import preference_pairs
 from cascade_kit.evaluate import EvalRow, evaluate
 from cascade_kit.forgetting import ForgettingMatrix
-from cascade_kit.grpo import StepRecord, train
+from cascade_kit.grpo import train
 from cascade_kit.policy import REFERENCE, Policy
 from cascade_kit.problem import Problem
+from cascade_kit.records import StepRecord
 from cascade_kit.reward_model import RewardModel
 from cascade_kit.run_logs import read_lines, read_matrix, read_stages
 from cascade_kit.stage import Stage

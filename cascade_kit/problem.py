@@ -4,7 +4,6 @@ A domain turns its data into `Problem`s and answers `reward(problem, completion)
 here knows what a verifier or a model is.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
@@ -21,21 +20,25 @@ class Problem:
     target: Mapping[str, Any] = field(default_factory=dict)  # gold answer, tests, constraints, ...
 
 
+DERIVED = -1.0  # no success lies there: derive it from the value
+
+
 @dataclass(frozen=True)
 class Score:
     """The verdict on one completion.
 
     `value` is what the optimiser sees. `success`, in [0, 1], is what the forgetting matrix
-    averages; left out, it is `value` clipped to [0, 1] (a SWE answer of -1 counts as 0).
+    averages; left out, it is `value` clipped to [0, 1] (a SWE answer of -1 counts as 0). It is
+    None where no verifier can tell, only a reward model.
     """
 
     value: float
     parts: Mapping[str, float] = field(default_factory=dict)  # named parts, weight-0 parts included
     why: str = ""  # one short phrase a person can read: "wrong answer: 7", "no box"
-    success: float | None = None
+    success: float | None = DERIVED
 
     def __post_init__(self) -> None:
-        if self.success is None and math.isfinite(self.value):
+        if self.success == DERIVED:
             object.__setattr__(self, "success", min(max(self.value, 0.0), 1.0))
 
     def _repr_html_(self) -> str:

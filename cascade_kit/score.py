@@ -165,12 +165,12 @@ def score_file(
     *,
     workers: int = 2,
     keep_going: bool = False,
-    mean_name: str = "mean value",
+    pairs_name: str = "pair accuracy",
 ) -> "Tally":
     """Writes the verdicts as JSON lines to `out`, or to stdout without one, with a progress bar."""
     from tqdm import tqdm
 
-    tally = Tally(mean_name)
+    tally = Tally(pairs_name)
     verdicts = score_lines(domain, path, options, workers=workers, keep_going=keep_going)
     with opened(out, path) as sink, tqdm(total=len(numbered_lines(path)), unit="row") as bar:
         for verdict in verdicts:
@@ -223,8 +223,9 @@ def opened(out: Path | None, rows: Path) -> contextlib.AbstractContextManager[Te
 class Tally:
     """The counts of the summary line, verdict by verdict."""
 
-    def __init__(self, mean_name: str = "mean value") -> None:
-        self.mean_name = mean_name
+    def __init__(self, pairs_name: str = "pair accuracy") -> None:
+        self.pairs_name = pairs_name
+        self.pairs = False
         self.rows = 0
         self.values: dict[str, list[float]] = defaultdict(list)  # by subset
         self.without_value: Counter[str] = Counter()  # by reason
@@ -237,6 +238,7 @@ class Tally:
 
     def add(self, verdict: Verdict) -> None:
         self.rows += 1
+        self.pairs |= "rejected" in verdict["parts"]
         value = verdict["value"]
         if value is None:
             self.without_value["at fault" if "fault" in verdict else verdict["why"]] += 1
@@ -254,7 +256,8 @@ class Tally:
         parts = [f"{self.rows} rows"]
         parts += [f"{count} {reason}" for reason, count in self.without_value.items()]
         if values:
-            parts.append(f"{self.mean_name} {sum(values) / len(values):.4f}")
+            name = self.pairs_name if self.pairs else "mean value"
+            parts.append(f"{name} {sum(values) / len(values):.4f}")
         if len(self.values) > 1:
             means = {name: sum(group) / len(group) for name, group in self.values.items() if group}
             ordered = sorted(means.items(), key=lambda entry: entry[0] == "")

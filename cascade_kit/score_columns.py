@@ -212,6 +212,7 @@ def recorded_case(row: Row) -> Verdict:
     verdict: Verdict = {"id": name_of(row), "value": None, "parts": {}, "why": kind}
     if isinstance(outcome, Mapping):
         verdict["parts"] = dict(outcome)
+        verdict["why"] = f"{kind}: no single number"
     else:
         verdict["value"] = outcome
     return {**verdict, "known": known} if known else verdict

@@ -67,3 +67,15 @@ def test_later_rows_are_compared_with_the_start_sample_by_sample(policy):
 def test_without_a_judge_it_says_what_is_missing(policy):
     with pytest.raises(ValueError, match="give preference pairs"):
         evaluate(policy, RLHF, REAL, max_new_tokens=4)
+
+
+def test_a_reward_model_score_is_not_taken_for_success(policy):
+    """Training on real preference data logs no success where nobody knows it."""
+    from cascade_kit.grpo import train
+    from cascade_kit.stage import cascade
+
+    stage = cascade(["rlhf"], steps=1, prompts=2, answers=4, max_new_tokens=8)[0]
+    record, answers = next(train(policy, stage, REAL, reward_model=by_length))
+    assert record.success_mean is None
+    assert record.reward_mean == pytest.approx(sum(len(a.rollout.text) for a in answers) / 8)
+    assert all(a.row(1)["success"] is None for a in answers)

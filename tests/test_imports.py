@@ -28,6 +28,7 @@ LAYERS = (
     {"forgetting", "matrix_words", "domains", "shaping"},
     {"micro", "data", "gguf", "policy"},
     {"stage", "rollout", "reward_model"},
+    {"records"},
     {"grpo", "evaluate"},
     {"run_logs", "plots", "report", "compare"},
     {"cascade"},

@@ -195,6 +195,8 @@ EQUAL = [
     (r"1:2:3", r"2:4:6"),
     (r"30^\circ, 60^\circ", r"60,30"),
     (r"\begin{pmatrix} 1 \\ 3 \end{pmatrix}", r"\begin{pmatrix} 1 \\ \frac{6}{2} \end{pmatrix}"),
+    (r"-2", r"\sqrt[3]{-8}"),
+    (r"B", r"\text{Option B}"),
 ]
 DIFFERENT = [
     (r"\frac{3}{4}", r"\frac{4}{3}"),
@@ -283,6 +285,12 @@ DIFFERENT = [
         r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}",
         r"\begin{pmatrix} 1 & 2 \\ 3 & 5 \end{pmatrix}",
     ),
+    (r"52_8", r"50+2"),
+    (r"52_8", r"y\infty"),
+    (r"\frac{1}{2}", r"]x)\frac{1}{2}\\ "),
+    (r"3", r"1 2"),
+    (r"y=2x+1", r"x\infty"),
+    (r"2A", r"2a"),
 ]
 
 

@@ -12,9 +12,12 @@ import uuid
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from cascade_kit.verifiers import code_rows, layers, pool, sandbox
 from cascade_kit.verifiers.code_extract import complete_program, extract_code
+from cascade_kit.verifiers.inside import codec
 from cascade_kit.verifiers.python_tests import (
     ProgramJob,
     TestsJob,
@@ -504,6 +507,74 @@ def test_nothing_of_earlier_tests_is_in_the_memory_of_an_answer():
     assert report.status == "passed", report
 
 
+# ---- what passes between the two processes -------------------------------------------------------
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(),
+    st.binary(),
+    st.complex_numbers(),
+    st.fractions(),
+    st.decimals(),
+    st.datetimes().map(lambda value: value.replace(fold=0)),
+)
+PLAIN = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.lists(inner, max_size=4).map(tuple),
+        st.dictionaries(st.one_of(st.integers(), st.text()), inner, max_size=4),
+        st.frozensets(st.integers(), max_size=4),
+        st.sets(st.text(), max_size=4),
+    ),
+    max_leaves=20,
+)
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text()),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.dictionaries(st.sampled_from(["values", "objects", "0", "1", "x"]), inner, max_size=3),
+        st.tuples(st.sampled_from([*codec.SIMPLE, *codec.SEQUENCES, "mine", "object"]), inner).map(
+            list
+        ),
+    ),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(PLAIN)
+def test_plain_values_arrive_as_they_were(value):
+    message = json.loads(json.dumps(codec.Codec(0).encode(value)))
+    (arrived,) = codec.Codec(1).decode(message)
+    assert canonical(arrived) == canonical(value)
+
+
+def canonical(value) -> str:
+    """A text that tells types, signs of zero and NaN apart, but not the order in sets."""
+    name = type(value).__name__
+    if isinstance(value, (set, frozenset)):
+        return f"{name}{sorted(map(canonical, value))}"
+    if isinstance(value, (list, tuple)):
+        return f"{name}{[canonical(item) for item in value]}"
+    if isinstance(value, dict):
+        return f"{name}{[(canonical(key), canonical(item)) for key, item in value.items()]}"
+    return f"{name} {value!r}"
+
+
+@settings(deadline=None)
+@given(st.fixed_dictionaries({"values": st.lists(JSON, max_size=3), "objects": JSON}) | JSON)
+def test_rubbish_is_either_plain_data_or_refused(message):
+    try:
+        values = codec.Codec(0).decode(message)
+    except codec.ProtocolError:
+        return
+    assert isinstance(values, list)
+
+
 # ---- verdicts ------------------------------------------------------------------------------------
 
 
@@ -750,7 +821,7 @@ def test_closing_the_pools_ends_their_parents():
 
 
 @each_layer
-def test_an_answer_dies_with_the_process_that_asked_for_its_verdict(layer):
+def test_an_answer_dies_with_the_process_that_asked_for_its_verdict(layer, tmp_path):
     marker = f"marker-{uuid.uuid4()}"
     answer = f"""
 import subprocess, sys, time
@@ -765,7 +836,8 @@ layer = layers.Isolation({layer.name!r}, "", {layer.program!r}, {layer.own_user!
 job = python_tests.TestsJob({answer!r}, ["assert s()"], "s")
 python_tests.grade(job, cpu_seconds=60, layer=layer)
 """
-    environment = os.environ | {"PYTHONPATH": str(HERE.parent)}
+    tmp_path.chmod(0o777)
+    environment = os.environ | {"PYTHONPATH": str(HERE.parent), "TMPDIR": str(tmp_path)}
     host = subprocess.Popen([sys.executable, "-c", host_code], env=environment)
     try:
         deadline = time.monotonic() + 60
@@ -776,6 +848,10 @@ python_tests.grade(job, cpu_seconds=60, layer=layer)
         host.kill()
         host.wait()
     assert wait_until_gone(marker) == []
+    deadline = time.monotonic() + 5
+    while list(tmp_path.iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert list(tmp_path.iterdir()) == []
 
 
 @needs_isolation

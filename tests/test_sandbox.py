@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from cascade_kit.verifiers import layers, sandbox
+from cascade_kit.verifiers.inside import supervise
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the layers are Linux's")
 
@@ -417,7 +418,7 @@ def test_an_extra_folder_can_be_read_but_not_changed(layer, tmp_path):
 
 
 @each_layer
-def test_the_command_dies_with_the_process_that_asked_for_it(layer):
+def test_the_command_dies_with_the_process_that_asked_for_it(layer, tmp_path):
     marker = f"marker-{uuid.uuid4()}"
     code = f"""
         import sys
@@ -426,7 +427,9 @@ def test_the_command_dies_with_the_process_that_asked_for_it(layer):
         command = [sys.executable, "-c", "import time; time.sleep(120)", {marker!r}]
         sandbox.run_in_layer(layer, command, {{}}, cpu_seconds=100)
     """
-    host = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], env=paths())
+    tmp_path.chmod(0o777)
+    environment = paths() | {"TMPDIR": str(tmp_path)}
+    host = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], env=environment)
     try:
         deadline = time.monotonic() + 30
         while len(processes_with(marker)) < 1 and time.monotonic() < deadline:
@@ -436,6 +439,10 @@ def test_the_command_dies_with_the_process_that_asked_for_it(layer):
         host.kill()
         host.wait()
     assert wait_until_gone(marker) == []
+    deadline = time.monotonic() + 5
+    while list(tmp_path.iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert list(tmp_path.iterdir()) == []
 
 
 @each_layer
@@ -451,6 +458,21 @@ def test_threads_may_use_it_at_the_same_time(layer):
     for thread in threads:
         thread.join()
     assert results == {number: str(number**2) for number in range(6)}
+
+
+def test_descendants_are_found_with_and_without_the_kernel_s_list(monkeypatch):
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+    try:
+        deadline = time.monotonic() + 30
+        while len(list(supervise.descendants(child.pid))) < 1 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        listed = list(supervise.descendants(child.pid))
+        monkeypatch.setattr(supervise.os.path, "exists", lambda path: False)
+        assert list(supervise.descendants(child.pid)) == listed
+        assert len(listed) == 1
+    finally:
+        child.communicate(b"\n")
 
 
 def test_without_a_layer_running_needs_consent(monkeypatch):

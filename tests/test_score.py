@@ -377,16 +377,16 @@ def test_agreement_with_known_verdicts():
 
 
 def test_the_summary_counts_constraints_subsets_and_rows_without_a_value():
-    tally = Tally("mean")
+    tally = Tally()
     known = {"strict": [True, True], "loose": [True, True]}
     found = {"strict": [True, False], "loose": [True, True]}
     tally.add({"id": 3, "value": 0.0, "parts": {}, "why": "", **found, "known": known})
     tally.add({"id": 4, "value": [1.0, 0.5], "parts": [], "why": [], "subset": "Hard"})
     tally.add({"id": 5, "value": None, "parts": {}, "why": "left out: two turns"})
     assert tally.words() == (
-        "3 rows; 1 left out: two turns; mean 0.5000; of which Hard 0.750, others 0.000; agrees "
-        "with 1 of 2 known strict verdicts (50.00%); agrees with 2 of 2 known loose verdicts "
-        "(100.00%); differs on 3"
+        "3 rows; 1 left out: two turns; mean value 0.5000; of which Hard 0.750, others 0.000; "
+        "agrees with 1 of 2 known strict verdicts (50.00%); agrees with 2 of 2 known loose "
+        "verdicts (100.00%); differs on 3"
     )
     assert tally.faults == 0
 
@@ -505,7 +505,7 @@ def references(step: int) -> list[dict]:
 
 def faulty(step: int) -> list[dict]:
     fixes = public_rows("humanevalfix_python/humanevalpack_python.jsonl")[::step]
-    bugs = public_rows("quixbugs/quixbugs.jsonl")[1 :: max(step // 5, 1)]
+    bugs = public_rows("quixbugs/quixbugs.jsonl")[:: max(step // 5, 1)]
     rows = [{**row, "completion": row["buggy_solution"]} for row in fixes]
     return rows + [{**row, "completion": row["buggy"]} for row in bugs]
 

@@ -120,5 +120,5 @@ def score_batch(problems: Sequence[Problem], completions: Sequence[str]) -> list
     ]
 
 
-UNJUDGED = Score(math.nan, why="judged by the reward model only")
+UNJUDGED = Score(math.nan, why="judged by the reward model only", success=None)
 RLHF = Domain("rlhf", generate, reward, score_batch)

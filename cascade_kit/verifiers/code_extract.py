@@ -44,7 +44,7 @@ def extract_code(completion: str, entry_point: str | None = None) -> str | None:
 
 def answer_text(completion: str) -> str:
     """The completion without its reasoning, with plain line ends."""
-    text = completion.replace("\r\n", "\n").replace("\r", "\n")
+    text = completion.replace("\r\n", "\n").replace("\r", "\n").replace("\ufeff", "")
     before, closed, after = text.rpartition("</think>")
     text = after if closed else before + after
     return text.partition("<think>")[0]

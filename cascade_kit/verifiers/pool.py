@@ -12,6 +12,7 @@ import json
 import os
 import select
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -37,8 +38,10 @@ class Parent:
 
     def __init__(self, layer: layers.Isolation) -> None:
         self.layer = layer
-        command = []
-        if layer.name == "bubblewrap":
+        command, environment = [], layers.python_environment()
+        if layer.name != "bubblewrap":
+            environment["TMPDIR"] = tempfile.gettempdir()  # where answers get their folders
+        else:
             command = layers.bubblewrap_arguments(
                 layer, temporary_mb=ANSWER_MB, read_only=[], nested=True
             )
@@ -47,7 +50,7 @@ class Parent:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=layers.python_environment(),
+            env=environment,
             cwd="/",  # nothing in the user's folder may stand in for a module
             start_new_session=True,
         )

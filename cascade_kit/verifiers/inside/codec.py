@@ -70,8 +70,8 @@ SIMPLE: dict[str, Callable[[Any], Any]] = {
 SEQUENCES: dict[str, tuple[type, Callable[[list], Any]]] = {
     "list": (list, list),
     "tuple": (tuple, tuple),
-    "set": (set, set),
-    "frozenset": (frozenset, frozenset),
+    "set": (set, lambda items: _in_order(set, items)),
+    "frozenset": (frozenset, lambda items: _in_order(frozenset, items)),
     "deque": (collections.deque, collections.deque),
     "keys": (type({}.keys()), lambda items: dict.fromkeys(items).keys()),
     "values": (type({}.values()), lambda items: dict(enumerate(items)).values()),
@@ -244,6 +244,15 @@ class Codec:
         if key not in self.objects:
             self.objects[key] = self.proxy(handle)
         return self.objects[key]
+
+
+def _in_order(kind: type, items: list) -> Any:
+    """A set that is walked through in the sender's order, as far as two ways of filling it go."""
+    made = kind(items)
+    if list(made) == items:
+        return made
+    turned = kind(reversed(items))
+    return turned if list(turned) == items else made
 
 
 def _encode_scalar(value: Any) -> Any:

@@ -46,35 +46,40 @@ class Limits:
 
 def descendants(ancestor: int) -> Iterator[int]:
     """Process ids of all living children, grandchildren, ... of `ancestor`."""
-    if not os.path.isdir("/proc/self"):
-        yield from descendants_by_ps(ancestor)
-        return
+    listed = os.path.exists(f"/proc/{ancestor}/task/{ancestor}/children")
+    table = None if listed else parents_of_all()
     waiting = [ancestor]
     while waiting:
         parent = waiting.pop()
-        try:
-            threads = os.listdir(f"/proc/{parent}/task")
-        except OSError:
-            continue
-        for thread in threads:
-            try:
-                children = Path(f"/proc/{parent}/task/{thread}/children").read_text().split()
-            except OSError:
-                continue
-            waiting += map(int, children)
-            yield from map(int, children)
-
-
-def descendants_by_ps(ancestor: int) -> Iterator[int]:
-    """The same where there is no /proc (macOS)."""
-    table = subprocess.run(["/bin/ps", "-axo", "ppid=,pid="], capture_output=True, text=True)
-    parents = [tuple(map(int, line.split())) for line in table.stdout.splitlines()]
-    waiting = [ancestor]
-    while waiting:
-        parent = waiting.pop()
-        children = [pid for ppid, pid in parents if ppid == parent]
+        children = (
+            children_of(parent) if table is None else [p for p in table if table[p] == parent]
+        )
         waiting += children
         yield from children
+
+
+def children_of(parent: int) -> list[int]:
+    """Children by the kernel's own list, which not every kernel has."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{parent}/task"):
+            text = Path(f"/proc/{parent}/task/{thread}/children").read_text()
+            found += map(int, text.split())
+    return found
+
+
+def parents_of_all() -> dict[int, int]:
+    """Process id -> parent's id of every process, by /proc or, without one (macOS), by ps."""
+    if not os.path.isdir("/proc/self"):
+        table = subprocess.run(["/bin/ps", "-axo", "pid=,ppid="], capture_output=True, text=True)
+        return {int(pid): int(ppid) for pid, ppid in map(str.split, table.stdout.splitlines())}
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            found[int(folder.name)] = int(
+                (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            )
+    return found
 
 
 def usage_of_children() -> Usage:
@@ -162,7 +167,7 @@ def end_children_on_request() -> None:
 
     def stop(_signal: int, _frame: object) -> None:
         end_all_children()
-        os._exit(1)
+        sys.exit(1)
 
     signal.signal(signal.SIGTERM, stop)
 
@@ -251,5 +256,9 @@ def main(report: int) -> None:
     if job["layer"] != "bubblewrap":
         end_children_on_request()
         confinement.die_with_parent(signal.SIGTERM)
-    outcome = supervise(job, job["folder"])
+    try:
+        outcome = supervise(job, job["folder"])
+    finally:
+        if job["layer"] != "bubblewrap":  # the host may be gone, and the folder lies on its disk
+            remove_folder(job["folder"])
     os.write(report, json.dumps(outcome).encode())

@@ -1,0 +1,130 @@
+"""What a training step leaves behind: the answers with their scores, and one record of numbers."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+
+from cascade_kit.problem import Score
+from cascade_kit.rollout import Rollout
+from cascade_kit.stage import Stage
+
+FLAT = 1e-8  # a group is flat when its largest reward exceeds its smallest by less
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What one step did. Shares lie in [0, 1], times are seconds, memory is in MB."""
+
+    step: int  # 1, 2, ...
+    reward_mean: float  # the stage's score before shaping
+    reward_std: float
+    success_mean: float | None  # what the matrix would count; None where only a model judges
+    parts: dict[str, float]  # mean of every part of the scores
+    all_right: float  # share of flat groups at the top of the scale
+    all_wrong: float  # share of the other flat groups
+    kl: float | None  # k3 estimate towards the stage's start; None without a KL term
+    entropy: float  # of the sampled distribution, nats a token
+    grad_norm: float  # before clipping
+    learning_rate: float
+    length_mean: float  # answer tokens, stop token included
+    truncated: float  # share of answers cut at max_new_tokens
+    tokens: int  # sampled in this step
+    logprob_gap: float | None  # largest |update - rollout| log-probability; None if no forward ran
+    loss: float
+    seconds: dict[str, float]  # rollout, score, update
+    peak_memory_mb: float | None  # None where the platform does not tell
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer of a step with everything the update and the log need."""
+
+    rollout: Rollout
+    score: Score
+    reward: float  # after shaping
+    advantage: float
+
+    def row(self, step: int) -> dict:
+        """The line of `rollouts.jsonl`."""
+        return {
+            "step": step,
+            "problem_id": self.rollout.problem.id,
+            "sample": self.rollout.sample,
+            "prompt": self.rollout.problem.prompt,
+            "completion": self.rollout.text,
+            "value": self.score.value,
+            "parts": dict(self.score.parts),
+            "why": self.score.why,
+            "success": self.score.success,
+            "reward": self.reward,
+            "advantage": self.advantage,
+            "tokens": len(self.rollout.completion_ids),
+            "stop": "stop" if self.rollout.stopped else "length",
+        }
+
+
+@dataclass(frozen=True)
+class UpdateStats:
+    """What the update measured; the fields are those of StepRecord."""
+
+    loss: float
+    grad_norm: float
+    kl: float | None
+    logprob_gap: float | None
+
+
+def record(
+    step: int,
+    stage: Stage,
+    answers: Sequence[Answer],
+    rewards: np.ndarray,
+    stats: UpdateStats,
+    seconds: dict[str, float],
+) -> StepRecord:
+    """Sum up one step."""
+    values = np.array([a.score.value for a in answers])
+    successes = [a.score.success for a in answers if a.score.success is not None]
+    lengths = [len(a.rollout.completion_ids) for a in answers]
+    flat = np.ptp(rewards, axis=1) < FLAT
+    right = flat & (rewards.max(axis=1) >= 1.0)
+    return StepRecord(
+        step=step,
+        reward_mean=float(values.mean()),
+        reward_std=float(values.std()),
+        success_mean=float(np.mean(successes)) if successes else None,
+        parts=mean_parts([a.score for a in answers]),
+        all_right=float(right.mean()),
+        all_wrong=float((flat & ~right).mean()),
+        entropy=float(np.mean([a.rollout.entropy for a in answers])),
+        learning_rate=stage.learning_rate,
+        length_mean=float(np.mean(lengths)),
+        truncated=float(np.mean([not a.rollout.stopped for a in answers])),
+        tokens=sum(lengths),
+        seconds={name: round(value, 4) for name, value in seconds.items()},
+        peak_memory_mb=peak_memory_mb(),
+        **asdict(stats),
+    )
+
+
+def mean_parts(scores: Sequence[Score]) -> dict[str, float]:
+    """Mean of every part over the scores that have it."""
+    found: dict[str, list[float]] = {}
+    for score in scores:
+        for name, value in score.parts.items():
+            found.setdefault(name, []).append(value)
+    return {name: float(np.mean(values)) for name, values in found.items()}
+
+
+def peak_memory_mb() -> float | None:
+    """Largest memory so far: of the GPU's allocator, else of the process; None on Windows."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**20
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)
