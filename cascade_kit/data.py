@@ -111,13 +111,14 @@ def _rows(path: Path, name: str) -> list[Row]:
     rows = []
     for line, content in enumerate(path.read_bytes().split(b"\n"), start=1):
         if content.strip():
-            rows.append(Row(str(path), line, _parse(content, path, line), f"{name}:{line}"))
+            rows.append(Row(str(path), line, parse_line(content, path, line), f"{name}:{line}"))
     if not rows:
         raise ValueError(f"{path} is empty; write one JSON object a line into it, or remove it")
     return rows
 
 
-def _parse(content: bytes, path: Path, line: int) -> dict[str, Any]:
+def parse_line(content: bytes, path: Path, line: int) -> dict[str, Any]:
+    """The JSON object of one line; a fault is a ValueError that names the file and the line."""
     try:
         value = json.loads(content.decode("utf-8-sig"))
     except UnicodeDecodeError:

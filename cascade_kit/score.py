@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from cascade_kit.data import _parse as parse_line
+from cascade_kit.data import parse_line
 from cascade_kit.data_columns import Row
 from cascade_kit.score_columns import (
     Options,

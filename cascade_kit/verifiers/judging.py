@@ -328,4 +328,7 @@ def preference_outcome(kind: str, completion: Any, inputs: Mapping[str, Any]) ->
         near = difflib.get_close_matches(kind, [*PREFERENCE_KINDS, *_ALIASES], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"unknown preference kind {kind!r}{hint}")
-    return PREFERENCE_KINDS[known](completion, inputs)
+    try:
+        return PREFERENCE_KINDS[known](completion, inputs)
+    except KeyError as missing:
+        raise ValueError(f"a case of kind {kind!r} needs {missing} in its input; add it") from None
