@@ -1,4 +1,4 @@
-"""Command line: `python -m cascade_kit run`, `score`, `doctor`."""
+"""Command line: `python -m cascade_kit run`, `compare`, `score`, `doctor`."""
 
 import argparse
 import itertools
@@ -21,9 +21,14 @@ def main(argv: list[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     try:
         return arguments.command(arguments)
-    except ValueError as error:
+    except (ValueError, OSError) as error:  # OSError: files, and models that are not there
         print(f"cascade-kit: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(
+            "\ncascade-kit: interrupted; a run goes on with --resume --out FOLDER", file=sys.stderr
+        )
+        return 130
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -151,6 +156,7 @@ def fresh_folder(model: str) -> Path:
 def check_before_loading(arguments: argparse.Namespace, folder: Path) -> None:
     """What can be told to be wrong without loading a model."""
     from cascade_kit.cascade import check_free
+    from cascade_kit.data import load_data
 
     if arguments.resume and arguments.out is None:
         raise ValueError("--resume needs the run folder: give it as --out")
@@ -162,6 +168,8 @@ def check_before_loading(arguments: argparse.Namespace, folder: Path) -> None:
         raise ValueError("--rank must be at least 1")
     if arguments.pairs is not None and arguments.pairs < 1:
         raise ValueError("--pairs must be at least 1")
+    if arguments.data is not None:
+        load_data(arguments.data)  # again with the tokenizer's lengths once the model is there
 
 
 def load(arguments: argparse.Namespace, policy, domains):

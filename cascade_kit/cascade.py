@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from cascade_kit import settings
 from cascade_kit.data import DataSet
 from cascade_kit.domains.rlhf import preference_pairs
 from cascade_kit.evaluate import EvalRow, evaluate
@@ -307,11 +308,25 @@ def check_data(data: DataSet, stages: Sequence[Stage], evaluated: Sequence[Stage
     asks = any(s.needs_reward_model for s in stages) or not all(
         has_truth(data.eval[s.domain.name]) for s in evaluated
     )
+    check_isolation([*data.train.items(), *data.eval.items()])
     if asks and not (data.train_pairs and data.eval_pairs):
         raise ValueError(
             "a stage or evaluation needs a reward model, but the data hold no preference pairs; "
             "add a JSONL file with prompt, chosen and rejected"
         )
+
+
+def check_isolation(problems: Sequence[tuple[str, Sequence[Problem]]]) -> None:
+    """Raise ValueError if model-written code would have to run where no sandbox is to be had."""
+    from cascade_kit.verifiers.sandbox import IsolationUnavailable, chosen_layer
+
+    runs_code = (rows for domain, rows in problems if domain in ("code", "swe"))
+    if all(p.target.get("one_liner") for rows in runs_code for p in rows):
+        return
+    try:
+        chosen_layer(settings.allow_unsafe())
+    except IsolationUnavailable as error:
+        raise ValueError(str(error)) from error
 
 
 def versions() -> dict[str, str]:
