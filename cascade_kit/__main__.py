@@ -25,9 +25,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"cascade-kit: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(
-            "\ncascade-kit: interrupted; a run goes on with --resume --out FOLDER", file=sys.stderr
-        )
+        print("cascade-kit: interrupted", file=sys.stderr)
         return 130
 
 
@@ -69,7 +67,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     add("--answers", type=whole, metavar="G", help="answers a prompt, at least 2")
     add("--max-new-tokens", type=whole, metavar="N", help="longest answer in tokens")
     add("--eval-items", type=whole, default=None, metavar="N", help="held-out items a domain (default: 240 generated ones, or 100 of --data)")  # fmt: skip  # noqa: E501
-    add("--pairs", type=whole, metavar="N", help="preference pairs that train the reward model (default: all)")  # fmt: skip  # noqa: E501
+    add("--pairs", type=whole, metavar="N", help="preference pairs that train and test the reward model (default: all)")  # fmt: skip  # noqa: E501
     add("--seed", type=whole, default=0, help="of everything random (default: 0)")
     add("--bits", type=whole, default=4, help="4 (NF4, default), 8 (int8) or 16 (not quantised)")
     add("--rank", type=whole, default=16, help="LoRA rank (default: 16)")
@@ -123,7 +121,11 @@ def run_command(arguments: argparse.Namespace) -> int:
     )
     print(describe(run), flush=True)
     started = time.perf_counter()
-    watch(run)
+    try:
+        watch(run)
+    except KeyboardInterrupt:
+        print(f"\nto go on: the same command with --resume --out {folder}", file=sys.stderr)
+        raise
     print(f"\n{run.matrix()}")
     print(f"\nfinished in {(time.perf_counter() - started) / 60:.1f} minutes")
     print(f"matrix:  {folder / 'matrix.png'}\nreport:  {folder / 'report.html'}")
@@ -164,6 +166,12 @@ def check_before_loading(arguments: argparse.Namespace, folder: Path) -> None:
         check_free(folder)
     if arguments.eval_items is not None and arguments.eval_items < 2:
         raise ValueError("--eval-items must be at least 2: an interval needs two items")
+    if arguments.bits not in (4, 8, 16):
+        raise ValueError(f"--bits {arguments.bits} is not possible; choose 4, 8 or 16")
+    if not 0 <= arguments.seed < 2**63:
+        raise ValueError("--seed must be at least 0 and below 2**63")
+    if arguments.resume and not (folder / "run.json").is_file():
+        raise ValueError(f"{folder} holds no run.json: nothing to resume, leave out --resume")
     if arguments.rank < 1:
         raise ValueError("--rank must be at least 1")
     if arguments.pairs is not None and arguments.pairs < 1:
@@ -183,6 +191,11 @@ def load(arguments: argparse.Namespace, policy, domains):
         data = micro_data(domains, eval_items=arguments.eval_items or 240, seed=arguments.seed)
     else:
         longest = max(stage.max_new_tokens for stage in domains)
+        if longest >= policy.max_positions:
+            raise ValueError(
+                f"--max-new-tokens {longest} leaves no room for a prompt: the model has "
+                f"{policy.max_positions} positions"
+            )
         data = load_data(
             arguments.data,
             token_count=lambda prompt: len(policy.encode_prompt(prompt)),
@@ -194,7 +207,7 @@ def load(arguments: argparse.Namespace, policy, domains):
         data,
         eval={name: rows[:items] for name, rows in data.eval.items()},
         train_pairs=data.train_pairs[: arguments.pairs],
-        eval_pairs=data.eval_pairs[:items],
+        eval_pairs=data.eval_pairs[: arguments.pairs],
     )
 
 

@@ -8,11 +8,12 @@
 Every result is on disk before the next step starts: a crash loses at most the step in progress.
 """
 
+import hashlib
 import json
 import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from cascade_kit.policy import REFERENCE, Policy
 from cascade_kit.problem import Problem
 from cascade_kit.records import StepRecord
 from cascade_kit.reward_model import RewardModel
-from cascade_kit.run_logs import read_lines, read_matrix, read_stages
+from cascade_kit.run_logs import matrix_of, read_lines, read_stages
 from cascade_kit.stage import Stage
 
 START = "sft"  # the name of the row before any RL
@@ -75,7 +76,8 @@ def micro_data(stages: Sequence[Stage], *, eval_items: int, seed: int = 0) -> Da
 
 def pool_size(stage: Stage) -> int:
     """Generated training problems of a stage: no more than it can use, or than there are."""
-    return min(TRAIN_POOL if stage.domain.name != "rlhf" else 600, stage.steps * stage.prompts)
+    most = TRAIN_POOL if stage.domain.name != "rlhf" else 600
+    return max(stage.prompts, min(most, stage.steps * stage.prompts))
 
 
 class Run:
@@ -119,6 +121,11 @@ class Run:
         """
         evaluated = list({s.domain.name: s for s in [*stages, *domains]}.values())
         check_data(data, stages, evaluated)
+        check_lengths(policy, data, evaluated)
+        # A step cannot hold more prompts than there are; what is recorded is what is done.
+        stages = [
+            replace(s, prompts=min(s.prompts, len(data.train[s.domain.name]))) for s in stages
+        ]
         proxies = [s.domain.name for s in evaluated if not has_truth(data.eval[s.domain.name])]
         settings = {
             "model": policy.name,
@@ -129,6 +136,8 @@ class Run:
             "evaluated": [s.settings() for s in evaluated],
             "eval_items": {s.domain.name: len(data.eval[s.domain.name]) for s in evaluated},
             "samples": samples,
+            "pairs": [len(data.train_pairs), len(data.eval_pairs)],
+            "data_hash": data_hash(data),
             "seed": seed,
             "threads": torch.get_num_threads(),
             "versions": versions(),
@@ -226,7 +235,7 @@ class Run:
         """
         yield from self.reward_model()
         start = self.stage_folder(START) / "adapter"
-        if start.exists():
+        if (start / "adapter_config.json").exists():
             self.policy.load_adapter(start)
         else:
             self.policy.save_adapter(start)
@@ -234,7 +243,7 @@ class Run:
             yield from self.evaluate(START)
         for stage in self.stages:
             adapter = self.stage_folder(stage.name) / "adapter"
-            if adapter.exists():
+            if (adapter / "adapter_config.json").exists():  # written last
                 self.policy.load_adapter(adapter)
             else:
                 yield from self.train(stage)
@@ -244,12 +253,13 @@ class Run:
         yield Event("finished", self.stages[-1].name)
 
     def evaluated_already(self, name: str) -> bool:
-        folder = self.stage_folder(name) / "eval"
-        return all((folder / f"{s.domain.name}.jsonl").exists() for s in self.evaluated)
+        names = [s.domain.name for s in self.evaluated]
+        rows = {domain: read_rows(self.stage_folder(name), domain) for domain in names}
+        return all(len(rows[domain]) == len(self.data.eval[domain]) for domain in names)
 
     def matrix(self) -> ForgettingMatrix:
         """The forgetting matrix of the rows evaluated so far."""
-        matrix = read_matrix(self.folder, read_stages(self.folder))
+        matrix = matrix_of(read_stages(self.folder))
         if matrix is None:
             raise ValueError(f"{self.folder} holds no evaluation yet; evaluate the start first")
         return matrix
@@ -267,7 +277,9 @@ class Run:
 
 
 def check_free(folder: Path) -> None:
-    """Raise ValueError if a run folder is in use."""
+    """Raise ValueError if a run folder is in use, or cannot be one."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise ValueError(f"{folder} is not a folder; choose another --out")
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(
             f"the run folder {folder} exists; choose another --out, or continue it with --resume"
@@ -279,10 +291,18 @@ def stored_settings(folder: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     path = folder / "run.json"
     if not path.is_file():
         raise ValueError(f"{folder} holds no run.json: nothing to resume, leave out --resume")
-    stored = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        stored = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); choose another --out") from error
     # Through JSON, so that tuples and lists compare alike.
     current = json.loads(json.dumps(wanted))
     changed = [k for k in current if k != "started" and stored.get(k) != current[k]]
+    if changed == ["threads"]:
+        raise ValueError(
+            f"{folder} was made with {stored.get('threads')} threads, which round differently; "
+            f"set OMP_NUM_THREADS={stored.get('threads')} to resume it"
+        )
     if changed:
         raise ValueError(
             f"{folder} was made with other settings ({', '.join(changed)} differ); resume it with "
@@ -316,6 +336,26 @@ def check_data(data: DataSet, stages: Sequence[Stage], evaluated: Sequence[Stage
         )
 
 
+def check_lengths(policy: Policy, data: DataSet, evaluated: Sequence[Stage]) -> None:
+    """Raise ValueError if a prompt and its answer would not fit into the model's positions."""
+    for stage in evaluated:
+        name = stage.domain.name
+        problems = [*data.train.get(name, ()), *data.eval[name]]
+        longest = max(len(policy.encode_prompt(p.prompt)) for p in problems)
+        if longest + stage.max_new_tokens > policy.max_positions:
+            raise ValueError(
+                f"{name}: the longest prompt has {longest} tokens, and with {stage.max_new_tokens} "
+                f"new ones exceeds the model's {policy.max_positions}; lower --max-new-tokens"
+            )
+
+
+def data_hash(data: DataSet) -> str:
+    """A short hash of all problems and pairs: equal hashes mean equal data."""
+    ids = [p.id + p.prompt for rows in (*data.train.values(), *data.eval.values()) for p in rows]
+    pairs = [p.prompt + p.chosen + p.rejected for p in (*data.train_pairs, *data.eval_pairs)]
+    return hashlib.sha256("\0".join([*ids, *pairs]).encode()).hexdigest()[:16]
+
+
 def check_isolation(problems: Sequence[tuple[str, Sequence[Problem]]]) -> None:
     """Raise ValueError if model-written code would have to run where no sandbox is to be had."""
     from cascade_kit.verifiers.sandbox import IsolationUnavailable, chosen_layer
@@ -344,13 +384,19 @@ def read_rows(folder: Path, domain: str) -> dict[str, EvalRow]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(value, indent=1) + "\n")
 
 
 def write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
-    path.write_text("".join(lines), encoding="utf-8")
+    write_whole(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that is either there as a whole or not at all."""
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
 
 
 def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

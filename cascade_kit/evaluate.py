@@ -14,6 +14,8 @@ from cascade_kit.problem import Problem, Score
 from cascade_kit.reward_model import RewardModel
 from cascade_kit.rollout import Rollout, rollouts
 
+TIE = 1e-4  # reward-model scores that are closer are equal
+
 
 @dataclass(frozen=True)
 class EvalRow:
@@ -94,7 +96,10 @@ def _win_rates(
     for row in rows:
         own = tuple(next(judged) for _ in row.completions)
         other = own if start is None else start[row.id].judge
-        wins = tuple((a > b) + 0.5 * (a == b) for a, b in zip(own, other, strict=True))
+        # The same answer in another batch scores differently by rounding: that is a tie.
+        wins = tuple(
+            0.5 if abs(a - b) < TIE else float(a > b) for a, b in zip(own, other, strict=True)
+        )
         yield EvalRow(
             **{**asdict(row), "samples": wins, "score": sum(wins) / len(wins), "judge": own}
         )

@@ -57,7 +57,16 @@ class Policy:
 
     @property
     def max_positions(self) -> int:
-        return self.model.config.max_position_embeddings
+        """Tokens a prompt and its answer may have together.
+
+        A model with sliding-window layers is used within its window only: the rollouts bring their
+        own attention mask, which knows no window.
+        """
+        config = self.model.config
+        window = getattr(config, "sliding_window", None)
+        if window and getattr(config, "use_sliding_window", True):
+            return min(window, config.max_position_embeddings)
+        return config.max_position_embeddings
 
     def tokens_per_forward(self, most: int = 8192) -> int:
         """How many tokens (padding included) a forward with backward may hold at a time.
@@ -178,7 +187,9 @@ class Policy:
         folder.mkdir(parents=True, exist_ok=True)
         state = get_peft_model_state_dict(self.model, adapter_name=adapter)
         state = {k: v.detach().to("cpu").contiguous().clone() for k, v in state.items()}
-        save_file(state, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+        weights = folder / "adapter_model.safetensors"
+        save_file(state, weights.with_suffix(".partial"), metadata={"format": "pt"})
+        weights.with_suffix(".partial").replace(weights)
         config = self.model.peft_config[adapter].to_dict()
         # peft stores the path the base was loaded from, which means nothing on another machine.
         config |= {"base_model_name_or_path": self.name, "inference_mode": True}
@@ -321,12 +332,33 @@ def load_policy(
     if bits not in (4, 8, 16):
         raise ValueError(f"--bits {bits} is not possible; choose 4, 8 or 16 (16: not quantised)")
     quiet_libraries()  # before the imports: bitsandbytes speaks while it is imported
+    source = model_source(model)
+    with clear_faults(model):
+        return _load(model, source, bits, rank, alpha, seed, device, dtype)
+
+
+@contextlib.contextmanager
+def clear_faults(model: str | Path) -> Iterator[None]:
+    """Turn what the libraries raise for an unusable model into one ValueError that names it."""
+    try:
+        yield
+    except (ValueError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        kind = type(error).__name__
+        raise ValueError(
+            f"{model} cannot be loaded ({kind}: {error}); give a complete causal language model "
+            "with a working chat template"
+        ) from error
+
+
+def _load(model, source, bits, rank, alpha, seed, device, dtype) -> Policy:
+    """What `load_policy` does once its arguments are known to be possible."""
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     dtype = dtype or default_dtype(device)
-    source = model_source(model)
     # A local folder is named by its last part: a path means nothing on another machine.
     name = Path(model).name if Path(source).is_dir() else str(model)
     tokenizer = AutoTokenizer.from_pretrained(source)
@@ -360,7 +392,9 @@ def load_policy(
     )
     adapted = get_peft_model(base, config, adapter_name=POLICY)
     adapted.train()
-    return Policy(adapted, tokenizer, name=name, bits=bits, dtype=dtype)
+    policy = Policy(adapted, tokenizer, name=name, bits=bits, dtype=dtype)
+    policy.encode_prompt("Hello")  # a broken template shows here, before any work
+    return policy
 
 
 def model_source(model: str | Path) -> str:

@@ -23,7 +23,7 @@ class StepRecord:
     reward_std: float
     success_mean: float | None  # what the matrix would count; None where only a model judges
     parts: dict[str, float]  # mean of every part of the scores
-    all_right: float  # share of flat groups at the top of the scale
+    all_right: float  # share of flat groups whose answers all succeed
     all_wrong: float  # share of the other flat groups
     kl: float | None  # k3 estimate towards the stage's start; None without a KL term
     entropy: float  # of the sampled distribution, nats a token
@@ -89,7 +89,8 @@ def record(
     successes = [a.score.success for a in answers if a.score.success is not None]
     lengths = [len(a.rollout.completion_ids) for a in answers]
     flat = np.ptp(rewards, axis=1) < FLAT
-    right = flat & (rewards.max(axis=1) >= 1.0)
+    solved = np.array([a.score.success == 1.0 for a in answers]).reshape(rewards.shape)
+    right = flat & solved.all(axis=1)
     return StepRecord(
         step=step,
         reward_mean=float(values.mean()),

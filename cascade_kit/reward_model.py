@@ -67,6 +67,9 @@ class RewardModel:
     def _rollout_ids(self, rollout: Rollout) -> list[int]:
         if THOUGHT_END in rollout.text and rollout.stopped:
             return self.encode(rollout.problem.prompt, rollout.text)
+        if rollout.stopped:  # the one end of turn that the reward model was trained with
+            end = self.policy.tokenizer.eos_token_id
+            return [*rollout.prompt_ids, *rollout.completion_ids[:-1], end]
         return [*rollout.prompt_ids, *rollout.completion_ids]
 
     @torch.no_grad()

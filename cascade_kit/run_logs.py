@@ -59,6 +59,11 @@ def read_matrix(folder: Path, stages: Sequence[StageFolder]) -> ForgettingMatrix
     """Read matrix.json, else build the matrix of the rows evaluated so far; None without any."""
     if (folder / "matrix.json").is_file():
         return ForgettingMatrix.from_json((folder / "matrix.json").read_text(encoding="utf-8"))
+    return matrix_of(stages)
+
+
+def matrix_of(stages: Sequence[StageFolder]) -> ForgettingMatrix | None:
+    """Build the matrix of the rows evaluated so far; None without any."""
     if not stages or not stages[0].evals:
         return None
     first = stages[0].evals

@@ -1,16 +1,12 @@
 """What the process is told from outside: the only reader of environment variables.
 
-`CASCADE_FAST=1` asks for short settings (first look, tests); `CASCADE_HOME` is the folder that
-runs are written to, `runs/` below the current folder if it is not set. `CASCADE_ALLOW_UNSAFE=1`,
+`CASCADE_HOME` is the folder that runs are written to, `runs/` below the current folder if it is not
+set. `CASCADE_ALLOW_UNSAFE=1`,
 or `--allow-unsafe`, lets code that a model wrote run where no sandbox can be had.
 """
 
 import os
 from pathlib import Path
-
-
-def fast() -> bool:
-    return os.environ.get("CASCADE_FAST", "0") not in ("", "0")
 
 
 def runs_folder() -> Path:

@@ -26,9 +26,14 @@ def verifier(scores: GroupScores) -> np.ndarray:
 
 
 def group_normalised(scores: np.ndarray) -> np.ndarray:
-    """(score - group mean) / (group std + 1e-4), over the whole group."""
+    """(score - group mean) / (group std + 1e-4), over the whole group.
+
+    A spread below 1e-4 is rounding, not preference: such a group is all 0.
+    """
     mean = scores.mean(axis=1, keepdims=True)
-    return (scores - mean) / (scores.std(axis=1, ddof=1, keepdims=True) + EPSILON)
+    flat = np.ptp(scores, axis=1, keepdims=True) < EPSILON
+    normalised = (scores - mean) / (scores.std(axis=1, ddof=1, keepdims=True) + EPSILON)
+    return np.where(flat, 0.0, normalised)
 
 
 def penalise_code_switch(scores: np.ndarray, code_switch: np.ndarray | None) -> np.ndarray:
@@ -63,8 +68,8 @@ def gated_preference(scores: GroupScores) -> np.ndarray:
 def _reward_model(scores: GroupScores) -> np.ndarray:
     if scores.reward_model is None:
         raise ValueError(
-            "this reward needs a reward model: train one with the rlhf stage first, or choose "
-            "reward=shaping.verifier"
+            "this reward needs a reward model: a run trains one where there are preference pairs; "
+            "without them choose reward=shaping.verifier"
         )
     return scores.reward_model
 

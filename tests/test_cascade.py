@@ -217,3 +217,51 @@ def test_doctor_trains_two_steps(capsys):
     printed = capsys.readouterr().out
     assert "isolation" in printed
     assert "smoke step 2" in printed
+
+
+def test_the_matrix_of_a_resumed_run_is_built_from_its_rows(tmp_path):
+    out = tmp_path / "run"
+    options = ["--out", str(out), "--order", "math", *SHORT]
+    assert main(["run", *options]) == 0
+    true = (out / "matrix.json").read_text()
+    (out / "matrix.json").write_text(true.replace("0.5", "0.123"))
+    shutil.rmtree(out / "1-math" / "adapter")
+    rows = out / "1-math" / "eval" / "code.jsonl"
+    rows.write_text(rows.read_text()[:-40])  # torn while it was written
+    assert main(["run", "--resume", *options]) == 0
+    assert (out / "matrix.json").read_text() == true
+
+
+def test_answers_that_cannot_fit_are_refused_before_a_folder_is_made(tmp_path, capsys):
+    out = tmp_path / "run"
+    message = fails(capsys, "--out", str(out), "--order", "math", "--max-new-tokens", "5000")
+    assert "exceeds the model's 4096; lower --max-new-tokens" in message
+    assert not out.exists()
+
+
+def test_an_interrupt_names_the_command_that_goes_on(tmp_path, capsys, monkeypatch):
+    from cascade_kit import __main__ as program
+
+    def pressed(run):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(program, "watch", pressed)
+    out = tmp_path / "run"
+    assert main(["run", "--out", str(out), "--order", "math", *SHORT]) == 130
+    assert f"--resume --out {out}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damage", ["weights", "template"])
+def test_a_damaged_model_is_one_line(tmp_path, capsys, damage):
+    from cascade_kit.policy import MICRO
+
+    model = tmp_path / "model"
+    shutil.copytree(MICRO, model)
+    if damage == "weights":
+        weights = model / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:1000])
+    else:
+        (model / "chat_template.jinja").write_text("{% for message in %}")
+    out = tmp_path / "run"
+    assert "cannot be loaded" in fails(capsys, "--model", str(model), "--out", str(out))
+    assert not out.exists()

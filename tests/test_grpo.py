@@ -288,3 +288,9 @@ def test_problems_are_not_repeated_within_an_epoch(problems):
     assert again != drawn[:4]
     other_seed = [p.id for p in grpo.draw_problems(problems, stage, 1, 1)]
     assert other_seed != drawn[:4]
+
+
+def test_rounding_is_not_taken_for_preference():
+    raw = np.array([[1.0, 1.0 + 1e-6, 1.0, 1.0]])
+    scores = shaping.GroupScores(values=np.zeros((1, 4)), reward_model=raw)
+    assert shaping.preference_tanh(scores).tolist() == [[0.0] * 4]

@@ -65,7 +65,7 @@ def reward(problem: Problem, completion: str) -> Score:
     if "topic" not in problem.target:
         raise ValueError(
             f"problem {problem.id!r} has no true preference: real preference data are scored by "
-            "a reward model (set reward_model=True in the stage)"
+            "a reward model (a stage with reward=shaping.preference_tanh)"
         )
     parts = true_preference(problem.target["topic"], completion)
     value = 0.25 * parts["opening"] + 0.4 * parts["content"] + 0.25 * parts["closing"]

@@ -12,7 +12,7 @@ MODULES = ("app", "core", "data", "main", "tools", "view")
 
 
 def generate(rng: random.Random, difficulty: int) -> Problem:
-    """Two files of one-line functions (difficulty 3: three), one of them wrong."""
+    """Two files with two, three or four one-line functions (by difficulty), one of them wrong."""
     count = {1: 2, 2: 3, 3: 4}[difficulty]
     drawn = _distinct(rng, count, 1 if difficulty == 1 else 2)
     broken = rng.randrange(count)

@@ -2,7 +2,7 @@
 
     python -m cascade_kit.micro.train --out DIR [--steps N] [--seed S]
 
-A Llama of 1.9 million parameters learns the noisy demonstrations of all five domains. Training is
+A Llama of 1.8 million parameters learns the noisy demonstrations of all five domains. Training is
 quantisation-aware: every forward sees the NF4 value of each linear weight (straight-through
 gradient), and the weights that are saved lie on the NF4 grid, so that the 32-bit and the 4-bit
 model are the same function. Without this, NF4 moves a small model's logits by several nats.
@@ -127,7 +127,7 @@ def linear_layers(model: nn.Module) -> list[nn.Linear]:
 
 
 def pack(tokenizer, pairs: list[tuple[str, str]]) -> list[dict]:
-    """Examples in chat form, packed first-fit into rows of ROW tokens.
+    """Examples in chat form, packed in order into rows of ROW tokens.
 
     Each row has ids, positions (restarting in every example), document numbers and loss weights
     (1 on the answer, 0.2 on the prompt, so that the model also learns the language itself).
