@@ -157,7 +157,7 @@ def fresh_folder(model: str) -> Path:
 
 def check_before_loading(arguments: argparse.Namespace, folder: Path) -> None:
     """What can be told to be wrong without loading a model."""
-    from cascade_kit.cascade import check_free
+    from cascade_kit.checks import check_free
     from cascade_kit.data import load_data
 
     if arguments.resume and arguments.out is None:

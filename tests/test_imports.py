@@ -30,7 +30,7 @@ LAYERS = (
     {"stage", "rollout", "reward_model"},
     {"records"},
     {"grpo", "evaluate"},
-    {"run_logs", "plots", "report", "compare"},
+    {"run_logs", "plots", "report", "compare", "checks"},
     {"cascade"},
     {"live"},
 )
