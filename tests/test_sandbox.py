@@ -61,6 +61,14 @@ def processes_with(marker: str) -> list[int]:
     return found
 
 
+def runs(process: int) -> bool:
+    """Whether the process exists and is not a dead one that nobody collected yet."""
+    try:
+        return "State:\tZ" not in Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return False
+
+
 def wait_until_gone(marker: str, seconds: float = 5) -> list[int]:
     deadline = time.monotonic() + seconds
     while (left := processes_with(marker)) and time.monotonic() < deadline:
@@ -417,32 +425,65 @@ def test_an_extra_folder_can_be_read_but_not_changed(layer, tmp_path):
     assert (tmp_path / "given.txt").read_text() == "given"
 
 
-@each_layer
-def test_the_command_dies_with_the_process_that_asked_for_it(layer, tmp_path):
-    marker = f"marker-{uuid.uuid4()}"
-    code = f"""
-        import sys
-        from cascade_kit.verifiers import layers, sandbox
-        layer = layers.Isolation({layer.name!r}, "", {layer.program!r}, {layer.own_user!r})
-        command = [sys.executable, "-c", "import time; time.sleep(120)", {marker!r}]
-        sandbox.run_in_layer(layer, command, {{}}, cpu_seconds=100)
-    """
+@pytest.fixture
+def asking(tmp_path):
+    """Starts a process that asks for a command of two minutes, which shows up as `marker`."""
     tmp_path.chmod(0o777)
-    environment = paths() | {"TMPDIR": str(tmp_path)}
-    host = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], env=environment)
-    try:
-        deadline = time.monotonic() + 30
-        while len(processes_with(marker)) < 1 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert processes_with(marker)
-    finally:
+    hosts = []
+
+    def start(layer: layers.Isolation, marker: str) -> subprocess.Popen:
+        code = f"""
+            import sys
+            from cascade_kit.verifiers import layers, sandbox
+            layer = layers.Isolation({layer.name!r}, "", {layer.program!r}, {layer.own_user!r})
+            command = [sys.executable, "-c", "import time; time.sleep(120)", sys.stdin.read()]
+            sandbox.run_in_layer(layer, command, {{}}, cpu_seconds=100)
+        """
+        command = [sys.executable, "-c", textwrap.dedent(code)]
+        environment = paths() | {"TMPDIR": str(tmp_path)}
+        hosts.append(subprocess.Popen(command, env=environment, stdin=subprocess.PIPE))
+        hosts[-1].stdin.write(marker.encode())
+        hosts[-1].stdin.close()
+        return hosts[-1]
+
+    yield start
+    for host in hosts:
         host.kill()
         host.wait()
-    assert wait_until_gone(marker) == []
-    deadline = time.monotonic() + 5
-    while list(tmp_path.iterdir()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert list(tmp_path.iterdir()) == []
+
+
+def wait_for(condition, seconds: float):
+    """The first true value of `condition()`, or its last value after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return value
+
+
+@each_layer
+def test_the_command_dies_with_the_process_that_asked_for_it(layer, asking, tmp_path):
+    marker = f"marker-{uuid.uuid4()}"
+    host = asking(layer, marker)
+    assert wait_for(lambda: processes_with(marker), 60)
+    host.kill()
+    assert wait_until_gone(marker, 30) == []
+    assert wait_for(lambda: not list(tmp_path.iterdir()), 30)
+
+
+@each_layer
+@pytest.mark.parametrize("delay", [0.0, 0.03, 0.1])
+def test_a_process_that_dies_while_the_command_starts_leaves_nothing(
+    layer, delay, asking, tmp_path
+):
+    marker = f"marker-{uuid.uuid4()}"
+    host = asking(layer, marker)
+    started = wait_for(lambda: list(supervise.descendants(host.pid)), 60)
+    assert started
+    time.sleep(delay)
+    host.kill()
+    assert wait_for(lambda: not any(map(runs, started)), 30)
+    assert wait_until_gone(marker, 30) == []
+    assert wait_for(lambda: not list(tmp_path.iterdir()), 30)
 
 
 @each_layer

@@ -144,10 +144,15 @@ def prctl(option: int, *arguments: int) -> None:
     checked(c_library().prctl(option, *padded), f"prctl({option})")
 
 
-def die_with_parent(number: int) -> None:
-    """Have the kernel send this process a signal when the thread that started it ends."""
+def die_with_parent(number: int, parent: int) -> None:
+    """Have the kernel send this process a signal when the thread that started it ends.
+
+    Raises SystemExit when `parent`, its process, ended before the kernel was asked.
+    """
     if sys.platform == "linux":
         prctl(PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:
+        sys.exit(1)
 
 
 def set_limits(

@@ -9,6 +9,7 @@ import base64
 import contextlib
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -226,14 +227,24 @@ def start(job: dict, folder: str, fault: int) -> int:
     os._exit(127)
 
 
-def supervise(job: dict, folder: str) -> dict:
-    """Run the command of `job` to its end or its limits; returns the report for the host."""
+def other_end_is_closed(descriptor: int) -> bool:
+    """Whether nothing holds the other end of a pipe any more: the host ended, however it did."""
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return bool(poll.poll(0))
+
+
+def supervise(job: dict, folder: str, report: int) -> dict:
+    """Run the command of `job` to its end or its limits; returns the report for the host.
+
+    A host that closes its end of `report` ends the command too.
+    """
     adopt_orphans()
     read_fault, write_fault = os.pipe()  # not inheritable: closed by the exec
     child = start(job, folder, write_fault)
     os.close(write_fault)
     watch, reason, status = Watch(Limits(**job["limits"])), None, None
-    while status is None and reason is None:
+    while status is None and reason is None and not other_end_is_closed(report):
         wait_for_child(POLL_SECONDS)
         reason = watch.exceeded()
         ended = -1
@@ -252,13 +263,12 @@ def main(report: int) -> None:
     """Read a job from standard input, run it, write the report to file descriptor `report`."""
     os.set_inheritable(report, False)
     job = json.load(sys.stdin)
-
-    if job["layer"] != "bubblewrap":
-        end_children_on_request()
-        confinement.die_with_parent(signal.SIGTERM)
     try:
-        outcome = supervise(job, job["folder"])
+        if job["layer"] != "bubblewrap":
+            end_children_on_request()
+        outcome = supervise(job, job["folder"], report)
     finally:
         if job["layer"] != "bubblewrap":  # the host may be gone, and the folder lies on its disk
             remove_folder(job["folder"])
-    os.write(report, json.dumps(outcome).encode())
+    with contextlib.suppress(BrokenPipeError):
+        os.write(report, json.dumps(outcome).encode())

@@ -11,7 +11,6 @@ import ctypes
 import gc
 import importlib
 import os
-import select
 import signal
 import socket
 import struct
@@ -30,6 +29,7 @@ from .supervise import (
     default_signals,
     end_all_children,
     end_children_on_request,
+    other_end_is_closed,
     remove_folder,
     usage_of_children,
     wait_for_child,
@@ -134,12 +134,12 @@ def fork(header: dict, run: Callable[[dict], None], *descriptors: int) -> int:
         confinement.checked(library.setns(own, confinement.CLONE_NEWPID), "setns")
         confinement.checked(library.unshare(confinement.CLONE_NEWPID), "unshare")
         os.close(own)
-    child = os.fork()
+    parent, child = os.getpid(), os.fork()
     if child:
         return child
     try:
         if header["layer"] != "bubblewrap":  # namespaces end with their first process anyway
-            confinement.die_with_parent(signal.SIGKILL)
+            confinement.die_with_parent(signal.SIGKILL, parent)
         take_places(*descriptors)
         run(header)
     except BaseException as error:
@@ -191,15 +191,8 @@ def watch_until(judging: int, watch: Watch) -> tuple[str | None, int | None]:
                 return None, os.waitstatus_to_exitcode(status)
         if reason := watch.exceeded():
             return reason, None
-        if host_is_gone():
+        if other_end_is_closed(0):  # the host's
             sys.exit()  # on the way out `one_verdict` leaves nothing behind
-
-
-def host_is_gone() -> bool:
-    """Whether the other end of standard input was closed."""
-    poll = select.poll()
-    poll.register(0, 0)
-    return bool(poll.poll(0))
 
 
 def conclude(reason: str | None, status: int | None, report: int, fault: str) -> dict:
