@@ -32,17 +32,15 @@ from dataclasses import replace
 import numpy as np
 import torch
 from torch.nn.utils import clip_grad_norm_
-from torch.utils.checkpoint import checkpoint
 
 from cascade_kit.domains.rlhf import has_foreign_script
+from cascade_kit.logprobs import answer_logps, micro_batches
 from cascade_kit.policy import POLICY, REFERENCE, Policy
 from cascade_kit.problem import Problem, Score
 from cascade_kit.records import FLAT, Answer, StepRecord, UpdateStats, record
 from cascade_kit.rollout import Rollout, rollouts
 from cascade_kit.shaping import GroupScores
 from cascade_kit.stage import Stage
-
-CHUNK = 1024  # positions whose logits exist at a time
 
 RewardModel = Callable[[Sequence[Rollout]], np.ndarray]  # N answers -> raw scores (N,)
 
@@ -56,12 +54,6 @@ def group_advantages(rewards: torch.Tensor) -> torch.Tensor:
     spread = rewards.amax(1, keepdim=True) - rewards.amin(1, keepdim=True)
     advantages = (rewards - mean) / (rewards.std(dim=1, keepdim=True) + 1e-4)
     return torch.where(spread < FLAT, torch.zeros_like(advantages), advantages)
-
-
-def token_logps(logits: torch.Tensor, ids: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
-    """Log-probabilities (...) of ids (...) under softmax(logits (..., V) / temperature)."""
-    scaled = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
-    return scaled.gather(-1, ids[..., None])[..., 0] - scaled.logsumexp(-1)
 
 
 def kl_estimate(logps: torch.Tensor, reference_logps: torch.Tensor) -> torch.Tensor:
@@ -82,8 +74,8 @@ def policy_loss(
 ) -> torch.Tensor:
     """-sum of weights * (ratio * A - kl_coef * k3): a scalar.
 
-    All tensors are (B, T); `advantages` may be (B, 1). `weights` is 0 off the answers and else the
-    share of a token in the mean (see `token_weights`). The ratio is exp(logp - itself) = 1: its
+    All tensors are (N,), an entry a token; `weights` is the share of a token in the mean (see
+    `token_weights`). The ratio is exp(logp - itself) = 1: its
     value never matters, its gradient is that of log pi.
     """
     ratio = (logps - logps.detach()).exp()
@@ -231,89 +223,40 @@ def update(
         return UpdateStats(loss=0.0, grad_norm=0.0, kl=None, logprob_gap=None)
     loss, kl_sum, gap = 0.0, 0.0, 0.0
     optimizer.zero_grad(set_to_none=True)
-    limit = policy.tokens_per_forward()
-    for batch in micro_batches(needed, limit):
-        rows = [a.rollout for a in batch]
+    advantage_of = {id(a.rollout): a.advantage for a in needed}
+    for batch in micro_batches(policy, [a.rollout for a in needed]):
+        rollouts = [rollout for row in batch.rows for rollout in row]
+        lengths = torch.tensor([len(r.completion_ids) for r in rollouts], device=policy.device)
         reference = None
         if stage.kl_coef > 0:
             with torch.no_grad(), policy.using(REFERENCE):
-                reference, _ = completion_logps(policy, rows, stage.temperature)
-        with policy.recomputing(_row_length(batch[-1]) > limit):
-            logps, mask = completion_logps(policy, rows, stage.temperature)
-            advantages = logps.new_tensor([[a.advantage] for a in batch])
-            weights = token_weights(mask, stage.loss, tokens, len(counted))
-            part = policy_loss(logps, advantages, weights, reference, stage.kl_coef)
+                reference = answer_logps(policy, batch.rows, stage.temperature)
+        with policy.recomputing(batch.recompute):
+            logps = answer_logps(policy, batch.rows, stage.temperature)  # (N,)
+            advantages = logps.new_tensor([advantage_of[id(r)] for r in rollouts])
+            part = policy_loss(
+                logps,
+                advantages.repeat_interleave(lengths),
+                token_weights(lengths, stage.loss, tokens, len(counted)).to(logps.dtype),
+                reference,
+                stage.kl_coef,
+            )
             part.backward()
         loss += part.item()
         with torch.no_grad():
-            gap = max(gap, ((logps - sampled_logps(rows, logps)) * mask).abs().max().item())
+            sampled = logps.new_tensor([logp for r in rollouts for logp in r.logps])
+            gap = max(gap, (logps - sampled).abs().max().item())
             if reference is not None:
-                kl_sum += (kl_estimate(logps, reference) * mask).sum().item()
+                kl_sum += kl_estimate(logps, reference).sum().item()
     grad_norm = clip_grad_norm_(optimizer.param_groups[0]["params"], 1.0).item()
     optimizer.step()
     return UpdateStats(loss, grad_norm, kl_sum / tokens if stage.kl_coef > 0 else None, gap)
 
 
-def token_weights(mask: torch.Tensor, loss: str, tokens: int, answers: int) -> torch.Tensor:
-    """The share of each token (B, T) in the mean over `tokens`, or over `answers` answers."""
+def token_weights(lengths: torch.Tensor, loss: str, tokens: int, answers: int) -> torch.Tensor:
+    """The share (N,) of each token of answers of these lengths in the mean over `tokens`
+    ("token"), or over the tokens of an answer and then over `answers` ("sequence")."""
+    share = 1 / (lengths.double() * answers)
     if loss == "token":
-        return mask / tokens
-    return mask / (mask.sum(1, keepdim=True) * answers)
-
-
-def micro_batches(answers: Sequence[Answer], limit: int) -> list[list[Answer]]:
-    """Answers by length, cut so that rows times the longest row stays within `limit` tokens."""
-    batches: list[list[Answer]] = []
-    for answer in sorted(answers, key=_row_length):
-        if not batches or (len(batches[-1]) + 1) * _row_length(answer) > limit:
-            batches.append([])
-        batches[-1].append(answer)
-    return batches
-
-
-def _row_length(answer: Answer) -> int:
-    return len(answer.rollout.prompt_ids) + len(answer.rollout.completion_ids)
-
-
-def completion_logps(
-    policy: Policy, rows: Sequence[Rollout], temperature: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities (B, T) of the answers' tokens and their mask, right-padded."""
-    device = policy.device
-    sequences = [torch.tensor(r.prompt_ids + r.completion_ids) for r in rows]
-    ids = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True).to(device)
-    # Right padding needs no attention mask: causal attention never looks behind a real token.
-    hidden = policy.backbone(input_ids=ids, use_cache=False).last_hidden_state  # (B, L, H)
-    lengths = torch.tensor([len(r.completion_ids) for r in rows], device=device)
-    starts = torch.tensor([len(r.prompt_ids) for r in rows], device=device)
-    offsets = torch.arange(int(lengths.max()), device=device)[None]  # (1, T)
-    real = offsets < lengths[:, None]  # (B, T)
-    position = (starts[:, None] + offsets)[real]  # (N,), N answer tokens in the batch
-    row = torch.arange(len(rows), device=device)[:, None].expand_as(real)[real]
-    # The token at position i is predicted by the hidden state at i - 1.
-    flat = chunked_logps(policy.head, hidden[row, position - 1], ids[row, position], temperature)
-    return flat.new_zeros(real.shape).masked_scatter(real, flat), real.to(flat.dtype)
-
-
-def chunked_logps(
-    head: torch.nn.Module, hidden: torch.Tensor, ids: torch.Tensor, temperature: float
-) -> torch.Tensor:
-    """Log-probabilities (N,) of ids (N,) from hidden states (N, H), a chunk of logits at a time.
-
-    Each chunk is recomputed in the backward; otherwise its logits would be kept until then and
-    chunking would save nothing.
-    """
-
-    def chunk(h: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
-        return token_logps(head(h), i, temperature)
-
-    pieces = zip(hidden.split(CHUNK), ids.split(CHUNK), strict=True)
-    return torch.cat([checkpoint(chunk, h, i, use_reentrant=False) for h, i in pieces])
-
-
-def sampled_logps(rows: Sequence[Rollout], like: torch.Tensor) -> torch.Tensor:
-    """The log-probabilities that the rollouts recorded, padded like `like` (B, T)."""
-    padded = torch.zeros_like(like)
-    for i, r in enumerate(rows):
-        padded[i, : len(r.logps)] = padded.new_tensor(r.logps)
-    return padded
+        share = torch.full_like(share, 1 / tokens)
+    return share.repeat_interleave(lengths)

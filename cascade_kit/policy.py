@@ -2,8 +2,8 @@
 
 What this file decides: how a model is loaded (NF4 by default, on CUDA and on a CPU), which adapter
 is active and which one is trainable, and which weights decode. Policy, reference and reward model
-are three named adapters on one base; there is never a second copy of the model but the decoding
-weights, which are dequantise(the very 4-bit weights) + B.A.scale in the compute dtype.
+are three named adapters on one base; there is never a second copy of the model but the merged one
+that decodes (decoding.py), where it fits.
 """
 
 import contextlib
@@ -13,13 +13,14 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 POLICY, REFERENCE, REWARD_MODEL = "policy", "reference", "reward_model"
 ACTIVATION_BYTES = 2 << 30
+MERGED_BYTES = 4 << 30  # the largest merged copy that is made for decoding
 MICRO = Path(__file__).parent / "micro" / "model"
 
 
@@ -30,14 +31,26 @@ class Policy:
     `dtype` the dtype of the arithmetic. Build one with `load_policy`.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, *, name: str, bits: int, dtype: torch.dtype):
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        name: str,
+        bits: int,
+        dtype: torch.dtype,
+        decoding: Literal["auto", "merged", "layers"] = "auto",
+    ):
         self.model = model
         self.tokenizer = tokenizer
         self.name = name
         self.bits = bits
         self.dtype = dtype
         self.stop_ids = stop_ids(tokenizer, model.generation_config)
-        self._decoder: Any = None
+        self.decoding = decoding
+        if decoding == "auto":  # from the model's shape alone, so that a resumed run chooses alike
+            self.decoding = "merged" if self.merged_bytes() <= MERGED_BYTES else "layers"
+        self.merged: Any = None  # the decoding weights, see decoding.py
 
     # ---- what the model is -------------------------------------------------------------------
 
@@ -56,6 +69,16 @@ class Policy:
         return self.model.get_base_model().get_output_embeddings()
 
     @property
+    def attention(self) -> str:
+        """transformers' name of the attention that runs."""
+        return self.model.get_base_model().config._attn_implementation
+
+    def merged_bytes(self) -> int:
+        """Memory of a merged copy for decoding: its linear weights, the rest is shared."""
+        layers = (layer for _, layer in lora_layers(self.model.get_base_model()))
+        return self.dtype.itemsize * sum(la.in_features * la.out_features for la in layers)
+
+    @property
     def max_positions(self) -> int:
         """Tokens a prompt and its answer may have together.
 
@@ -68,7 +91,7 @@ class Policy:
             return min(window, config.max_position_embeddings)
         return config.max_position_embeddings
 
-    def tokens_per_forward(self, most: int = 8192) -> int:
+    def tokens_per_forward(self, most: int = 4096) -> int:
         """How many tokens (padding included) a forward with backward may hold at a time.
 
         At most `most`, and for larger models as many as keep their activations within 2 GiB: about
@@ -116,6 +139,9 @@ class Policy:
             "trainable_parameters": trainable,
             "parameters_in_memory": total,
             "stop_ids": sorted(self.stop_ids),
+            "decoding": f"merged copy, {self.merged_bytes() / 2**20:.0f} MiB"
+            if self.decoding == "merged"
+            else "through the adapted layers",
         }
 
     # ---- adapters ----------------------------------------------------------------------------
@@ -216,57 +242,11 @@ class Policy:
             for name, parameter in named.items():
                 parameter.copy_(stored[name])
 
-    # ---- decoding weights --------------------------------------------------------------------
-
-    def decoder(self, adapter: str = POLICY) -> Any:
-        """A plain causal LM whose weights are dequantise(base) + B.A.scale of an adapter.
-
-        It shares embeddings, norms and biases with the base; its linear weights are extra memory
-        (4 bytes a parameter in float32). Log-probabilities differ from the 4-bit path by rounding
-        only. The original weights (0.05 nats off) and peft's merge on 4-bit layers (0.4 nats off,
-        and it damages the base) must not be used for this.
-        """
-        if self._decoder is None:
-            self._decoder = self._empty_decoder()
-        targets = dict(self._decoder.named_modules())
-        with torch.no_grad():
-            for name, layer in lora_layers(self.model.get_base_model()):
-                weight = targets[name].weight
-                weight.copy_(base_weight(layer.get_base_layer(), weight.dtype))
-                weight += layer.get_delta_weight(adapter).to(weight.dtype)
-        return self._decoder
-
-    def _empty_decoder(self) -> Any:
-        """A model of the same configuration: shared small parameters, room for linear weights."""
-        import copy
-
-        from accelerate import init_empty_weights
-        from transformers import AutoModelForCausalLM
-
-        base = self.model.get_base_model()
-        config = copy.deepcopy(base.config)
-        if hasattr(config, "quantization_config"):
-            del config.quantization_config
-        with init_empty_weights(include_buffers=False):
-            plain = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
-        state = {
-            name.replace(".base_layer.", "."): tensor
-            for name, tensor in base.state_dict(keep_vars=True).items()
-            if "lora_" not in name
-        }
-        for name, layer in lora_layers(base):
-            shape = (layer.out_features, layer.in_features)
-            state[f"{name}.weight"] = torch.empty(shape, dtype=self.dtype, device=self.device)
-        names = plain.state_dict().keys()
-        plain.load_state_dict({k: v for k, v in state.items() if k in names}, assign=True)
-        plain.tie_weights()
-        return plain.to(self.device).requires_grad_(False).eval()
-
     def close(self) -> None:
         """Drop the model so that its memory can be reused in the same process."""
         import gc
 
-        self.model = self._decoder = None
+        self.model = self.merged = None
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -321,12 +301,15 @@ def load_policy(
     seed: int = 0,
     device: str | None = None,
     dtype: torch.dtype | None = None,
+    decoding: Literal["auto", "merged", "layers"] = "auto",
 ) -> Policy:
     """Load a base model in 4 bits (NF4), 8 bits or unquantised (16), with one trainable adapter.
 
     `model` is "micro" (the embedded model), a local Hugging Face folder, a `.gguf` file or a Hub
     id. The adapter is fresh (its B is 0, so the policy starts as the base model), its rank, alpha
-    and seed as given; all linear layers carry it. Raises ValueError, with the remedy, for a model
+    and seed as given; all linear layers carry it. `decoding` chooses what samples: a merged copy of
+    the weights (fast, see `Policy.merged_bytes`) or the adapted layers (no extra memory); "auto" is
+    the copy up to 4 GiB. Raises ValueError, with the remedy, for a model
     without chat template or an impossible setting.
     """
     if bits not in (4, 8, 16):
@@ -334,7 +317,7 @@ def load_policy(
     quiet_libraries()  # before the imports: bitsandbytes speaks while it is imported
     source = model_source(model)
     with clear_faults(model):
-        return _load(model, source, bits, rank, alpha, seed, device, dtype)
+        return _load(model, source, bits, rank, alpha, seed, device, dtype, decoding)
 
 
 @contextlib.contextmanager
@@ -352,7 +335,7 @@ def clear_faults(model: str | Path) -> Iterator[None]:
         ) from error
 
 
-def _load(model, source, bits, rank, alpha, seed, device, dtype) -> Policy:
+def _load(model, source, bits, rank, alpha, seed, device, dtype, decoding) -> Policy:
     """What `load_policy` does once its arguments are known to be possible."""
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -392,7 +375,7 @@ def _load(model, source, bits, rank, alpha, seed, device, dtype) -> Policy:
     )
     adapted = get_peft_model(base, config, adapter_name=POLICY)
     adapted.train()
-    policy = Policy(adapted, tokenizer, name=name, bits=bits, dtype=dtype)
+    policy = Policy(adapted, tokenizer, name=name, bits=bits, dtype=dtype, decoding=decoding)
     policy.encode_prompt("Hello")  # a broken template shows here, before any work
     return policy
 

@@ -38,8 +38,8 @@ class RewardModel:
         self.policy = policy
         self.max_tokens = min(max_tokens, policy.max_positions)
         self.batch_tokens = 8192  # padded tokens in one forward
+        torch.manual_seed(seed)  # of the adapter's A and of the head
         policy.add_adapter(REWARD_MODEL)
-        torch.manual_seed(seed)
         self.head = nn.Linear(policy.model.config.hidden_size, 1).to(policy.device)
         nn.init.normal_(self.head.weight, std=0.02)
         nn.init.zeros_(self.head.bias)

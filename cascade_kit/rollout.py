@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from transformers.cache_utils import Cache, DynamicLayer
 
+from cascade_kit.decoding import Decoding, decoding_model
 from cascade_kit.policy import POLICY, Policy
 from cascade_kit.problem import Problem
 
@@ -61,38 +61,42 @@ def rollouts(
                 f"tokens it exceeds the model's {policy.max_positions}; lower --max-new-tokens "
                 "or drop the row"
             )
-    decoder = policy.decoder(adapter)
     groups: list[list[Rollout]] = [[] for _ in problems]
-    for batch in _batches(prompts, samples, max_new_tokens, decoder.config, cache_bytes):
-        uniforms = _uniforms([problems[i].id for i in batch], samples, max_new_tokens, key)
-        drawn = _sample_batch(
-            decoder, [prompts[i] for i in batch], samples, uniforms, policy.stop_ids,
-            temperature, greedy,
-        )  # fmt: skip
-        for row, (ids, logps, entropy) in enumerate(drawn):
-            i, sample = batch[row // samples], row % samples
-            stopped = ids[-1] in policy.stop_ids
-            text = policy.decode(ids[:-1] if stopped else ids)
-            groups[i].append(
-                Rollout(
-                    problems[i],
-                    sample,
-                    tuple(prompts[i]),
-                    tuple(ids),
-                    tuple(logps),
-                    entropy,
-                    stopped,
-                    text,
-                )  # fmt: skip
+    with decoding_model(policy, adapter) as model:
+        for batch in _batches(prompts, samples, max_new_tokens, model, cache_bytes):
+            drawn = _sample_batch(
+                model,
+                [prompts[i] for i in batch],
+                _uniforms([problems[i].id for i in batch], samples, max_new_tokens, key),
+                policy.stop_ids,
+                temperature,
+                greedy,
             )
+            for row, (ids, logps, entropy) in enumerate(drawn):
+                i, sample = batch[row // samples], row % samples
+                stopped = ids[-1] in policy.stop_ids
+                text = policy.decode(ids[:-1] if stopped else ids)
+                groups[i].append(
+                    Rollout(
+                        problems[i],
+                        sample,
+                        tuple(prompts[i]),
+                        tuple(ids),
+                        tuple(logps),
+                        entropy,
+                        stopped,
+                        text,
+                    )
+                )
     return groups
 
 
-def _batches(prompts, samples: int, max_new_tokens: int, config, cache_bytes: int):
+def _batches(prompts, samples: int, max_new_tokens: int, model, cache_bytes: int):
     """Indices of prompts by length, in batches whose cache stays within the memory budget."""
+    config = model.config
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    bytes_per_token = 2 * 4 * config.num_hidden_layers * heads * width
+    bytes_per_token = 2 * model.dtype.itemsize * config.num_hidden_layers * heads * width
     batch: list[int] = []
     for i in sorted(range(len(prompts)), key=lambda i: len(prompts[i])):
         length = len(prompts[i]) + max_new_tokens  # the longest of the batch, since sorted
@@ -116,66 +120,50 @@ def _uniforms(ids: Sequence[str], samples: int, length: int, key: str) -> torch.
 
 @torch.inference_mode()
 def _sample_batch(
-    decoder, prompts, samples, uniforms, stop: frozenset[int], temperature, greedy
+    model, prompts, uniforms, stop: frozenset[int], temperature, greedy, *, static=None
 ) -> list[tuple[list[int], list[float], float]]:
-    """Answers to a batch of prompts as (ids, log-probabilities, mean entropy), row by row."""
-    device = decoder.device
-    lengths = torch.tensor([len(p) for p in prompts], device=device)
-    capacity = int(lengths.max()) + uniforms.shape[1]
-    cache = Cache(layers=[BufferedLayer(capacity) for _ in range(decoder.config.num_hidden_layers)])
+    """Answers as (ids, log-probabilities, mean entropy): B rows, B / P to each of the P prompts.
 
-    # Prefill, right-padded: with causal attention the padding behind a prompt changes nothing.
-    padded = torch.nn.utils.rnn.pad_sequence(
-        [torch.tensor(p, device=device) for p in prompts], batch_first=True
-    )  # (P, L)
-    hidden = decoder.base_model(
-        input_ids=padded, past_key_values=cache, use_cache=True
-    ).last_hidden_state
-    hidden = hidden[torch.arange(len(prompts), device=device), lengths - 1]  # (P, H)
+    `uniforms` is (B, longest answer). On a GPU decoding is static and the host looks only now and
+    then whether rows are finished, since every look waits for the device.
+    """
+    device = model.device
+    static = device.type == "cuda" if static is None else static
+    look_every = 16 if static else 1
+    rows_total, longest = uniforms.shape
+    capacity = max(map(len, prompts)) + longest
+    decoding = Decoding(model, capacity, static=static)
+    hidden = decoding.prefill(prompts).repeat_interleave(rows_total // len(prompts), 0)  # (B, H)
+    decoding.repeat(rows_total // len(prompts))
 
-    hidden = hidden.repeat_interleave(samples, 0)  # (B, H), B = P*G
-    cache.batch_repeat_interleave(samples)
-    positions = lengths.repeat_interleave(samples)  # (B,) the next token's position
-    visible = torch.arange(capacity, device=device)[None] < positions[:, None]  # (B, capacity)
-    written = padded.shape[1]
-    rows = torch.arange(len(prompts) * samples, device=device)  # which answer a batch row is
+    rows = torch.arange(rows_total, device=device)  # which answer a row of the batch is
     alive = torch.ones_like(rows, dtype=torch.bool)
     uniforms = uniforms.to(device)
-    stop_tensor = torch.tensor(sorted(stop), device=device)
-    drawn: list[tuple[list[int], list[float], list[float]]] = [([], [], []) for _ in rows]
+    stop_ids = torch.tensor(sorted(stop), device=device)
+    ids = torch.zeros(rows_total, longest, dtype=torch.long, device=device)
+    logps, entropies = torch.zeros(2, rows_total, longest, device=device)
+    lengths = torch.zeros_like(rows)
 
-    for step in range(uniforms.shape[1]):
-        logits = decoder.get_output_embeddings()(hidden).float() / temperature  # (B, V)
-        tokens, logps, entropy = draw_tokens(logits, None if greedy else uniforms[rows, step])
-        _record(drawn, rows, alive, tokens, logps, entropy)
-        alive &= ~torch.isin(tokens, stop_tensor)
-        if not alive.any() or step == uniforms.shape[1] - 1:
+    for step in range(longest):
+        logits = model.get_output_embeddings()(hidden).float() / temperature  # (B, V)
+        tokens, chosen, nats = draw_tokens(logits, None if greedy else uniforms[rows, step])
+        ids[rows, step], logps[rows, step], entropies[rows, step] = tokens, chosen, nats
+        lengths[rows] += alive
+        alive &= ~torch.isin(tokens, stop_ids)
+        if step == longest - 1:
             break
-        if alive.sum() <= 0.75 * len(rows):  # compacting copies the cache: do it now and then
-            keep = alive.nonzero()[:, 0]
-            cache.batch_select_indices(keep)
-            rows, tokens, positions, visible = (t[keep] for t in (rows, tokens, positions, visible))
-            alive = alive[keep]
-        visible[:, written] = True
-        written += 1
-        hidden = decoder.base_model(
-            input_ids=tokens[:, None],
-            position_ids=positions[:, None],
-            attention_mask=visible[:, None, None, :written],
-            past_key_values=cache,
-            use_cache=True,
-        ).last_hidden_state[:, 0]
-        positions = positions + 1
-    return [(ids, logps, sum(entropies) / len(ids)) for ids, logps, entropies in drawn]
+        if step % look_every == look_every - 1:
+            living = int(alive.sum())
+            if not living:
+                break
+            if living <= 0.75 * len(rows):  # dropping rows copies the cache: do it now and then
+                keep = alive.nonzero()[:, 0]
+                decoding.keep(keep)
+                rows, tokens, alive = rows[keep], tokens[keep], alive[keep]
+        hidden = decoding.step(tokens)
 
-
-def _record(drawn, rows, alive, tokens, logps, entropy) -> None:
-    columns = (rows[alive], tokens[alive], logps[alive], entropy[alive])
-    for row, token, logp, nats in zip(*(c.tolist() for c in columns), strict=True):
-        ids, row_logps, entropies = drawn[row]
-        ids.append(token)
-        row_logps.append(logp)
-        entropies.append(nats)
+    columns = zip(*(t.tolist() for t in (ids, logps, entropies, lengths)), strict=True)
+    return [(i[:n], p[:n], sum(e[:n]) / n) for i, p, e, n in columns]
 
 
 def draw_tokens(
@@ -198,43 +186,3 @@ def draw_tokens(
         tokens = torch.searchsorted(cumulative, targets, right=True)[:, 0]
         tokens = tokens.clamp(max=logits.shape[-1] - 1)
     return tokens, logps.gather(-1, tokens[:, None])[:, 0], entropy
-
-
-class BufferedLayer(DynamicLayer):
-    """Keys and values of one layer in a buffer of fixed capacity.
-
-    A new token is one write; transformers' growing cache copies everything for every token.
-    """
-
-    def __init__(self, capacity: int):
-        super().__init__()
-        self.capacity = capacity
-
-    def update(self, key_states, value_states, *args, **kwargs):
-        length = self.keys.shape[-2] if self.is_initialized else 0
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-            self._buffers = [self._room(key_states), self._room(value_states)]
-        end = length + key_states.shape[-2]
-        for buffer, states in zip(self._buffers, (key_states, value_states), strict=True):
-            buffer[:, :, length:end] = states
-        self.keys, self.values = (buffer[:, :, :end] for buffer in self._buffers)
-        return self.keys, self.values
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        self._move([t.repeat_interleave(repeats, 0) for t in (self.keys, self.values)])
-
-    def batch_select_indices(self, indices: torch.Tensor) -> None:
-        self._move([t[indices] for t in (self.keys, self.values)])
-
-    def _move(self, states: list[torch.Tensor]) -> None:
-        """Take over other rows: new buffers with the same room behind them."""
-        length = states[0].shape[-2]
-        self._buffers = [self._room(s) for s in states]
-        for buffer, s in zip(self._buffers, states, strict=True):
-            buffer[:, :, :length] = s
-        self.keys, self.values = (buffer[:, :, :length] for buffer in self._buffers)
-
-    def _room(self, states: torch.Tensor) -> torch.Tensor:
-        batch, heads, _, width = states.shape
-        return states.new_empty(batch, heads, self.capacity, width)

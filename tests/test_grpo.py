@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from cascade_kit import grpo, shaping
 from cascade_kit.domains import Domain
@@ -50,14 +51,6 @@ def test_a_group_with_a_tiny_spread_is_flat():
     assert advantages[1, 1] > 0
 
 
-def test_log_probabilities_are_those_of_the_sampled_distribution():
-    logits = torch.tensor([[0.0, math.log(3.0)], [0.0, math.log(3.0)]])
-    ids = torch.tensor([0, 1])
-    assert grpo.token_logps(logits, ids).exp().tolist() == pytest.approx([0.25, 0.75])
-    # At temperature 1/2 the odds are squared: 1 to 9.
-    assert grpo.token_logps(logits, ids, 0.5).exp().tolist() == pytest.approx([0.1, 0.9])
-
-
 def test_k3_by_hand():
     estimate = grpo.kl_estimate(torch.tensor([math.log(0.5)]), torch.tensor([math.log(0.25)]))
     assert estimate.item() == pytest.approx(0.5 + math.log(2) - 1)
@@ -65,31 +58,30 @@ def test_k3_by_hand():
 
 
 def test_policy_loss_and_its_gradient_by_hand():
-    logps = torch.tensor([[-1.0, -2.0], [-0.5, 0.0]], requires_grad=True)
-    advantages = torch.tensor([[1.0], [-2.0]])
-    weights = torch.tensor([[0.25, 0.25], [0.5, 0.0]])
+    logps = torch.tensor([-1.0, -2.0, -0.5], requires_grad=True)
+    advantages = torch.tensor([1.0, 1.0, -2.0])
+    weights = torch.tensor([0.25, 0.25, 0.5])
     loss = grpo.policy_loss(logps, advantages, weights)
     assert loss.item() == pytest.approx(-(0.25 + 0.25 - 1.0))  # the ratio is 1
     loss.backward()
-    assert logps.grad.tolist() == [[-0.25, -0.25], [1.0, 0.0]]
+    assert logps.grad.tolist() == [-0.25, -0.25, 1.0]
 
 
 def test_the_kl_term_pulls_towards_the_reference():
-    logps = torch.tensor([[-1.0]], requires_grad=True)
-    reference = torch.tensor([[-1.5]])
-    loss = grpo.policy_loss(logps, torch.zeros(1, 1), torch.ones(1, 1), reference, kl_coef=0.1)
+    logps = torch.tensor([-1.0], requires_grad=True)
+    reference = torch.tensor([-1.5])
+    loss = grpo.policy_loss(logps, torch.zeros(1), torch.ones(1), reference, kl_coef=0.1)
     loss.backward()
     assert loss.item() == pytest.approx(0.1 * (math.exp(-0.5) + 0.5 - 1))
     assert logps.grad.item() == pytest.approx(0.1 * (1 - math.exp(-0.5)))
 
 
 def test_token_and_sequence_weights():
-    mask = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
-    # Eight tokens and three answers were sampled; the flat group's are not among these rows.
-    assert grpo.token_weights(mask, "token", 8, 3)[0].tolist() == pytest.approx([1 / 8] * 3)
-    by_answer = grpo.token_weights(mask, "sequence", 8, 3)
-    assert by_answer[0].tolist() == pytest.approx([1 / 9] * 3)
-    assert by_answer[1].tolist() == pytest.approx([1 / 3, 0, 0])
+    lengths = torch.tensor([3, 1])
+    # Eight tokens and three answers were sampled; the flat group's are not among these.
+    assert grpo.token_weights(lengths, "token", 8, 3).tolist() == pytest.approx([1 / 8] * 4)
+    by_answer = grpo.token_weights(lengths, "sequence", 8, 3)
+    assert by_answer.tolist() == pytest.approx([1 / 9] * 3 + [1 / 3])
 
 
 # ---- shaping -----------------------------------------------------------------------------------
@@ -131,6 +123,17 @@ def test_rewards_that_need_a_reward_model_say_so_before_any_work(problems):
 # ---- on the model ------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def exact(monkeypatch):
+    """transformers' norm without its float32 inside, which alone is 3e-9 of the gradients."""
+
+    def forward(module, hidden):
+        mean = hidden.pow(2).mean(-1, keepdim=True)
+        return module.weight * hidden * torch.rsqrt(mean + module.variance_epsilon)
+
+    monkeypatch.setattr(LlamaRMSNorm, "forward", forward)
+
+
 def answers_of(policy, stage, problems, rewards) -> list[grpo.Answer]:
     """Sampled answers with given rewards (P, G)."""
     groups = rollouts(
@@ -153,7 +156,7 @@ def gradients(policy, stage, answers) -> tuple[float, dict[str, torch.Tensor]]:
     return stats.loss, {name: p.grad * scale for name, p in parameters.items()}
 
 
-def test_update_equals_the_plain_objective(problems):
+def test_update_equals_the_plain_objective(problems, exact):
     """Against the formula written out with full logits, one answer at a time."""
     policy = load_policy(bits=16, dtype=torch.float64)
     stage = math_stage(overlong_filter=True, max_new_tokens=24)
@@ -180,19 +183,13 @@ def test_update_equals_the_plain_objective(problems):
         torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-9 * float(largest))
 
 
-def test_micro_batches_change_nothing_and_respect_the_limit(problems, monkeypatch):
+def test_micro_batches_change_nothing(problems, monkeypatch, exact):
     policy = load_policy(bits=16, dtype=torch.float64)
     stage = math_stage()
     rewards = np.random.default_rng(0).random((4, 4)).tolist()
     answers = answers_of(policy, stage, problems[:4], rewards)
-    batches = grpo.micro_batches(answers, limit=120)
-    assert len(batches) > 2
-    for batch in batches:
-        longest = max(len(a.rollout.prompt_ids) + len(a.rollout.completion_ids) for a in batch)
-        assert len(batch) == 1 or len(batch) * longest <= 120
-    assert sorted(map(id, sum(batches, []))) == sorted(map(id, answers))
     _, whole = gradients(policy, stage, answers)
-    # With a limit of 20 every row is alone and too long: its activations are recomputed.
+    # With a limit of 20 a prompt alone is too long: its activations are recomputed.
     for limit in (120, 20):
         monkeypatch.setattr(policy, "tokens_per_forward", lambda limit=limit: limit)
         _, cut = gradients(policy, stage, answers)

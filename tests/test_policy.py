@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from cascade_kit.decoding import merged_copy
 from cascade_kit.domains.math import MATH
 from cascade_kit.policy import MICRO, POLICY, base_weight, load_policy, lora_layers, model_source
 from cascade_kit.rollout import rollouts
@@ -119,19 +120,39 @@ def test_an_unknown_adapter_is_named(policy):
 def test_the_decoding_weights_are_the_update_path(policy, ids):
     with torch.no_grad():
         through_layers = policy.model(input_ids=ids).logits.log_softmax(-1)
-        decoded = policy.decoder()(input_ids=ids).logits.log_softmax(-1)
+        decoded = merged_copy(policy, POLICY)(input_ids=ids).logits.log_softmax(-1)
         assert (through_layers - decoded).abs().max() < 1e-4
         perturbed = policy.adapter_hash()
         for parameter in policy.adapter_parameters(POLICY).values():
             parameter.mul_(0.5)
         again = policy.model(input_ids=ids).logits.log_softmax(-1)
-        assert (again - policy.decoder()(input_ids=ids).logits.log_softmax(-1)).abs().max() < 1e-4
+        decoded = merged_copy(policy, POLICY)(input_ids=ids).logits.log_softmax(-1)
+        assert (again - decoded).abs().max() < 1e-4
     assert policy.adapter_hash() != perturbed
 
 
 def test_the_decoder_shares_what_is_not_linear(policy):
     embedding = policy.model.get_base_model().get_input_embeddings().weight
-    assert policy.decoder().get_input_embeddings().weight.data_ptr() == embedding.data_ptr()
+    copy = merged_copy(policy, POLICY)
+    assert copy.get_input_embeddings().weight.data_ptr() == embedding.data_ptr()
+
+
+def test_the_merged_copys_memory_is_stated(policy):
+    own = sum(
+        module.weight.numel() * 4
+        for name, module in merged_copy(policy, POLICY).named_modules()
+        if isinstance(module, torch.nn.Linear) and name != "lm_head"
+    )
+    assert policy.merged_bytes() == own
+    assert policy.describe()["decoding"] == f"merged copy, {own / 2**20:.0f} MiB"
+
+
+def test_a_copy_that_is_too_large_is_not_made(monkeypatch):
+    monkeypatch.setattr("cascade_kit.policy.MERGED_BYTES", 1 << 20)
+    policy = load_policy()
+    assert policy.decoding == "layers"
+    rollouts(policy, MATH.problems("eval", 1), 1, max_new_tokens=2, key="k")
+    assert policy.merged is None
 
 
 def test_plain_peft_loads_a_saved_adapter(policy, ids, tmp_path):
