@@ -29,7 +29,8 @@ def test_bradley_terry_by_hand():
 def test_it_learns_to_rank_held_out_pairs(trained):
     _, model, records = trained
     assert records[0].loss == pytest.approx(math.log(2), abs=0.3)
-    assert model.accuracy(preference_pairs("eval", 200)) >= 0.75
+    # Chance is 0.5 with a standard error of 0.035: five of these above it.
+    assert model.accuracy(preference_pairs("eval", 200)) >= 0.68
 
 
 def test_training_it_leaves_the_policy_alone(trained):

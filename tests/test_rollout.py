@@ -80,14 +80,6 @@ def distance_to_an_edge(policy, a, b, *, key: str) -> float:
     return (cumulative - uniform).abs().min().item()
 
 
-def test_an_edge_is_where_the_cumulative_distribution_jumps(policy, problems):
-    """The token that a uniform a little beyond the nearest edge would give is another one."""
-    (group,) = rollouts(policy, problems[:1], 8, max_new_tokens=1, key="k")
-    one = group[0]
-    other = next(r for r in group if r.completion_ids != one.completion_ids)
-    assert 0 < distance_to_an_edge(policy, one, other, key="k") < 0.5
-
-
 def logps_of(policy, problems, **options) -> tuple[list, torch.Tensor]:
     flat = [r for g in rollouts(policy, problems, 3, key="k", **options) for r in g]
     return [r.completion_ids for r in flat], torch.tensor([x for r in flat for x in r.logps])
