@@ -131,24 +131,7 @@ class Run:
         stages = [
             replace(s, prompts=min(s.prompts, len(data.train[s.domain.name]))) for s in stages
         ]
-        proxies = [s.domain.name for s in evaluated if not has_truth(data.eval[s.domain.name])]
-        settings = {
-            "model": policy.name,
-            "labels": {name: f"{name} (proxy)" for name in proxies},  # judged by a reward model
-            "policy": policy.describe(),
-            "order": [s.name for s in stages],
-            "stages": [s.settings() for s in stages],
-            "evaluated": [s.settings() for s in evaluated],
-            "eval_items": {s.domain.name: len(data.eval[s.domain.name]) for s in evaluated},
-            "samples": samples,
-            "pairs": [len(data.train_pairs), len(data.eval_pairs)],
-            "data_hash": data_hash(data),
-            "seed": seed,
-            "threads": torch.get_num_threads(),
-            "versions": versions(),
-            "data": list(data.notes),
-            "started": time.strftime("%Y-%m-%d %H:%M:%S"),
-        }
+        settings = run_settings(policy, data, stages, evaluated, seed=seed, samples=samples)
         if resume:
             settings = stored_settings(folder, settings)
         else:
@@ -164,10 +147,11 @@ class Run:
         place = 0 if name == START else self.settings["order"].index(name) + 1
         return self.folder / f"{place}-{name}"
 
-    def evaluate(self, name: str) -> Iterator[Event]:
-        """Test every domain with the policy as it is now, as row `name` of the matrix."""
+    def evaluate(self, name: str, domains: Sequence[str] | None = None) -> Iterator[Event]:
+        """Test every domain, or some, with the policy as it is now, as row `name` of the matrix."""
         start = self.stage_folder(START)
-        for i, stage in enumerate(self.evaluated, start=1):
+        tested = [s for s in self.evaluated if domains is None or s.domain.name in domains]
+        for i, stage in enumerate(tested, start=1):
             domain = stage.domain
             problems = self.data.eval[domain.name]
             rows = evaluate(
@@ -185,7 +169,7 @@ class Run:
                 [asdict(row) for row in rows],
             )
             score = sum(row.score for row in rows) / len(rows)
-            yield Event("evaluated", name, i, len(self.evaluated), domain.name, score)
+            yield Event("evaluated", name, i, len(tested), domain.name, score)
 
     def reward_model(self) -> Iterator[Event]:
         """Train the reward model, once a run, if a stage or an evaluation asks it."""
@@ -223,12 +207,14 @@ class Run:
             (folder / log).unlink(missing_ok=True)
         problems = self.data.train[stage.domain.name]
         steps = train(self.policy, stage, problems, seed=self.seed, reward_model=self._reward_model)
-        for record, answers in steps:
-            append_lines(folder / "rollouts.jsonl", [a.row(record.step) for a in answers])
-            append_lines(folder / "steps.jsonl", [asdict(record)])
-            yield Event("step", stage.name, record.step, stage.steps, record=record)
-        if REFERENCE in self.policy.model.peft_config:
-            self.policy.remove_adapter(REFERENCE)
+        try:
+            for record, answers in steps:
+                append_lines(folder / "rollouts.jsonl", [a.row(record.step) for a in answers])
+                append_lines(folder / "steps.jsonl", [asdict(record)])
+                yield Event("step", stage.name, record.step, stage.steps, record=record)
+        finally:  # also when it is closed between two steps
+            if REFERENCE in self.policy.model.peft_config:
+                self.policy.remove_adapter(REFERENCE)
         self.policy.save_adapter(folder / "adapter")
 
     # ---- the whole cascade -------------------------------------------------------------------
@@ -279,6 +265,36 @@ class Run:
         picture = plot_matrix(matrix, self.settings["labels"], stacked=True)
         (self.folder / "matrix.png").write_bytes(figure_png(picture))
         write_report(self.folder)
+
+
+def run_settings(
+    policy: Policy,
+    data: DataSet,
+    stages: Sequence[Stage],
+    evaluated: Sequence[Stage],
+    *,
+    seed: int,
+    samples: int = 1,
+) -> dict[str, Any]:
+    """The content of `run.json`: everything the numbers of a run depend on."""
+    proxies = [s.domain.name for s in evaluated if not has_truth(data.eval[s.domain.name])]
+    return {
+        "model": policy.name,
+        "labels": {name: f"{name} (proxy)" for name in proxies},  # judged by a reward model
+        "policy": policy.describe(),
+        "order": [s.name for s in stages],
+        "stages": [s.settings() for s in stages],
+        "evaluated": [s.settings() for s in evaluated],
+        "eval_items": {s.domain.name: len(data.eval[s.domain.name]) for s in evaluated},
+        "samples": samples,
+        "pairs": [len(data.train_pairs), len(data.eval_pairs)],
+        "data_hash": data_hash(data),
+        "seed": seed,
+        "threads": torch.get_num_threads(),
+        "versions": versions(),
+        "data": list(data.notes),
+        "started": time.strftime("%Y-%m-%d %H:%M:%S"),
+    }
 
 
 def versions() -> dict[str, str]:

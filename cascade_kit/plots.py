@@ -182,21 +182,33 @@ PANELS: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("Gradient norm", "norm before clipping", {"grad_norm": "gradient"}),
     ("Entropy", "nats a token", {"entropy": "entropy"}),
 )
-SHARES = ("Flat groups", "Truncated answers")
+LIVE_PANELS = (
+    PANELS[0],
+    ("Success", "share of answers", {"success_mean": "success"}),
+    *PANELS[1:5],
+)
+SHARES = ("Flat groups", "Truncated answers", "Success")
 
 
-def plot_training(records: Sequence[Any], stage: str = "") -> Figure:
-    """Draw six curves of a stage's step records (mappings or dataclasses), unfinished or whole."""
+def plot_training(
+    records: Sequence[Any], stage: str = "", *, panels: Sequence[Any] = PANELS, total: int = 0
+) -> Figure:
+    """Draw six curves of a stage's step records (mappings or dataclasses), unfinished or whole.
+
+    `total` steps fix the axis, so that a live figure does not move under the eye.
+    """
     rows = [as_mapping(record) for record in records]
     steps = column_of(rows, "step")
     figure = Figure(figsize=(10, 5.4), dpi=100, layout="constrained")
-    for axes, (title, unit, names) in zip(figure.subplots(2, 3).flat, PANELS, strict=True):
+    for axes, (title, unit, names) in zip(figure.subplots(2, 3).flat, panels, strict=True):
         for (name, label), (colour, marker, dash) in zip(names.items(), LINES, strict=False):
             _draw_line(axes, steps, column_of(rows, name), colour, marker, dash, label)
         axes.set_title(title, fontsize=NORMAL)
         _label(axes, "step", unit)
         if title in SHARES:
             axes.set_ylim(-0.03, 1.03)
+        if total:
+            axes.set_xlim(0.3, total + 0.7)
         if len(names) > 1:
             axes.legend(fontsize=SMALL, frameon=False, handlelength=3)
     figure.suptitle(training_finding(rows, stage), fontsize=LARGE, fontweight="bold")

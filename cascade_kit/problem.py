@@ -42,9 +42,11 @@ class Score:
             object.__setattr__(self, "success", min(max(self.value, 0.0), 1.0))
 
     def _repr_html_(self) -> str:
-        rows = [("value", self.value), *self.parts.items(), ("why", self.why)]
+        success = "unknown" if self.success is None else self.success
+        rows = [("value", self.value), ("success", success), *self.parts.items(), ("why", self.why)]
         cells = "".join(
-            f"<tr><th scope='row'>{escape(str(k))}</th><td>{escape(str(v))}</td></tr>"
+            f"<tr><th scope='row'>{escape(str(k))}</th>"
+            f"<td>{escape(f'{v:.4g}' if isinstance(v, float) else str(v))}</td></tr>"
             for k, v in rows
         )
         return f"<table><caption>Score</caption>{cells}</table>"
