@@ -13,12 +13,15 @@ MADE := $(VENV)/.made
 CORE := $(VENV)/.core
 DEV := $(VENV)/.dev
 LAB := $(VENV)/.lab
-# What `make bench` runs.
-BENCH ?= $(sort $(wildcard tests/bench/*.py))
+# A second environment, with the versions that Colab ships; it is $(VENV) of its own make.
+COLAB := .venv-colab
+FLOOR := $(VENV)/.floor
+# What `make bench` runs; another one is tests/bench/verifier_throughput.py.
+BENCH ?= tests/bench/vs_trl.py
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help cascade test test-slow lab bench lint venv clean
+.PHONY: help cascade test test-slow test-colab lab notebooks bench lint venv clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -33,12 +36,19 @@ test: $(DEV) ## every test that is not marked slow
 test-slow: $(DEV) ## the tests that are marked slow
 	$(RUN) -m pytest -m slow --timeout 3600 $(ARGS)
 
+test-colab: ## notebooks and panels with Colab's versions of ipywidgets, IPython and transformers
+	@$(MAKE) --no-print-directory VENV=$(COLAB) $(COLAB)/.floor
+	$(COLAB)/bin/python -m pytest -m colab tests/test_colab.py $(ARGS)
+	$(COLAB)/bin/python -m pytest tests/test_panels.py $(ARGS)
+
 lab: $(LAB) ## JupyterLab in notebooks/
 	$(RUN) -m jupyterlab --notebook-dir $(or $(wildcard notebooks),.) $(ARGS)
 
-bench: $(DEV) ## the measurements in tests/bench; one of them: make bench BENCH=tests/bench/NAME.py
-	@test -n "$(BENCH)" || { echo "no script in tests/bench" >&2; exit 2; }
-	set -e; for script in $(BENCH); do $(RUN) $$script $(ARGS); done
+notebooks: $(DEV) ## badge and setup cell into every notebook, outputs out of them
+	$(RUN) notebooks/first_cell.py $(ARGS)
+
+bench: $(DEV) ## speed and memory against TRL; another script: make bench BENCH=tests/bench/NAME.py
+	$(RUN) $(BENCH) $(ARGS)
 
 lint: $(DEV) ## ruff on modules, tests and notebooks
 	$(RUN) -m ruff check .
@@ -47,7 +57,7 @@ lint: $(DEV) ## ruff on modules, tests and notebooks
 venv: $(MADE) ## only the empty environment, to choose a build of torch before the rest is installed
 
 clean: ## remove the environment and all caches; runs/ stays
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(COLAB) build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An environment that someone made by hand, perhaps with another build of torch, is kept.
@@ -83,3 +93,10 @@ $(DEV): $(MADE) pyproject.toml constraints.txt
 $(LAB): $(MADE) pyproject.toml constraints.txt
 	$(INSTALL) --editable '.[gguf,lab]'
 	@touch $(CORE) $@
+
+# Versions of constraints-colab.txt go before those of constraints.txt.
+$(FLOOR): $(MADE) pyproject.toml constraints.txt constraints-colab.txt
+	awk -F== '!/^#/ && !seen[$$1]++' constraints-colab.txt constraints.txt > $(VENV)/constraints.txt
+	$(RUN) -m pip install --disable-pip-version-check --constraint $(VENV)/constraints.txt \
+	  --editable . ipython ipykernel nbclient nbformat
+	@touch $@
