@@ -20,7 +20,8 @@ from torch.nn.utils.rnn import pad_sequence
 from cascade_kit.policy import Policy
 from cascade_kit.rollout import Rollout
 
-CHUNK = 1024  # positions whose logits exist at a time
+CHUNK = 1024  # positions whose logits exist at a time, fewer where the vocabulary is large:
+LOGIT_BYTES = 128 << 20  # their float32 logits take at most this much
 PADDING = 0.1  # share of a batch that may be padding
 MASK_BYTES = 256 << 20  # of the masks of a batch
 
@@ -177,8 +178,9 @@ class _ChunkedLogps(torch.autograd.Function):
         wanted = ctx.needs_input_grad[0]
         slopes = torch.empty_like(hidden) if wanted else None
         logps = []
-        for start in range(0, len(ids), CHUNK):
-            part = slice(start, start + CHUNK)
+        chunk = max(1, min(CHUNK, LOGIT_BYTES // (4 * head.weight.shape[0])))
+        for start in range(0, len(ids), chunk):
+            part = slice(start, start + chunk)
             logits = head(hidden[part])
             logps.append(token_logps(logits, ids[part], temperature))
             if wanted:

@@ -160,9 +160,11 @@ def test_chunks_equal_autograd_through_all_logits(monkeypatch):
     torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
-def test_full_logits_never_exist(monkeypatch):
-    """The largest output of the head is a chunk, however many tokens there are."""
-    monkeypatch.setattr(logprobs, "CHUNK", 16)
+@pytest.mark.parametrize(("chunk", "budget"), [(16, 1 << 30), (1024, 4 * 50 * 16)])
+def test_full_logits_never_exist(chunk, budget, monkeypatch):
+    """The largest output of the head is a chunk, whatever the vocabulary and however many tokens."""
+    monkeypatch.setattr(logprobs, "CHUNK", chunk)
+    monkeypatch.setattr(logprobs, "LOGIT_BYTES", budget)
     head = torch.nn.Linear(4, 50, bias=False).requires_grad_(False)
     sizes = []
     head.register_forward_hook(lambda _module, _inputs, output: sizes.append(output.shape[0]))
