@@ -146,14 +146,20 @@ def _grid(matrix: "ForgettingMatrix", signs: bool) -> list[list[tuple[str, str]]
     ]
 
 
+def has_intervals(matrix: "ForgettingMatrix") -> bool:
+    """Tell whether any score has an interval; published tables have none."""
+    return any(range_text(bounds) for row in matrix.interval for bounds in row)
+
+
 MARKED = {"own": "*{}", "before": "({})", "after": "{}"}
 LEGEND = "* trained in this stage, (in brackets) not yet trained"
 
 
 def text_tables(matrix: "ForgettingMatrix") -> str:
     """Return scores, changes and metrics as plain text at most 80 columns wide for five domains."""
+    intervals = "95 % intervals" if has_intervals(matrix) else "no interval is known"
     parts = [
-        f"Scores, 95 % intervals; {LEGEND}",
+        f"Scores, {intervals}; {LEGEND}",
         *_text_table(matrix, signs=False),
     ]
     if len(matrix.stages) > 1:
@@ -192,24 +198,17 @@ def html_tables(matrix: "ForgettingMatrix", labels: Mapping[str, str] | None = N
     `labels` renames columns, for example {"rlhf": "rlhf (proxy)"}.
     """
     names = [(labels or {}).get(domain, domain) for domain in matrix.domains]
-    tables = [
-        _html_table(
-            matrix,
-            names,
-            f"Score on each domain after each stage, with its 95 % interval. {LEGEND}.",
-            signs=False,
+    scores = "Score on each domain after each stage"
+    changes = "Change of each score against the stage before"
+    if has_intervals(matrix):
+        scores += ", with its 95 % interval"
+        changes += (
+            ", on the same items, with its paired 95 % interval and the number of items that fell "
+            "and rose"
         )
-    ]
+    tables = [_html_table(matrix, names, f"{scores}. {LEGEND}.", signs=False)]
     if len(matrix.stages) > 1:
-        tables.append(
-            _html_table(
-                matrix,
-                names,
-                "Change of each score against the stage before, on the same items, with its paired "
-                "95 % interval and the number of items that fell and rose.",
-                signs=True,
-            )
-        )
+        tables.append(_html_table(matrix, names, f"{changes}.", signs=True))
         rows = "".join(
             f'<tr><th scope="row">{escape(name)}</th><td>{escape(metric_text(value))}</td>'
             f"<td>{METRIC_MEANING[name]}</td></tr>"

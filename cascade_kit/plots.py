@@ -69,10 +69,10 @@ def plot_matrix(
     for index, axes in enumerate(figure.subplots(rows, columns, squeeze=False).flat):
         _draw_panel(axes, matrix, names, changes=index == 1)
     figure.suptitle(finding(matrix), fontsize=LARGE, fontweight="bold")
+    known = any(bounds for row in matrix.interval for bounds in row)
+    small = "Small print: 95 % interval; bold: it excludes 0." if known else "No interval is known."
     figure.supxlabel(
-        "Small print: 95 % interval; bold: it excludes 0. "
-        "Outlined: trained in this stage. Hatched: not yet trained.",
-        fontsize=SMALL,
+        f"{small} Outlined: trained in this stage. Hatched: not yet trained.", fontsize=SMALL
     )
     return figure
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade_kit.forgetting import ForgettingMatrix
+from cascade_kit.stage import ORDER
 
 Row = Mapping[str, Any]
 
@@ -75,7 +76,8 @@ def matrix_of(stages: Sequence[StageFolder]) -> ForgettingMatrix | None:
         complete = [*complete, stage]
     trained = [stage.name for stage in complete[1:]]
     domains = [name for name in trained if name in first]
-    domains += [name for name in first if name not in domains]
+    usual = [*ORDER, *first]  # a domain of one's own comes last
+    domains += sorted((name for name in first if name not in domains), key=usual.index)
     items = {
         (stage.name, domain): {key: item_scores(row) for key, row in rows.items()}
         for stage in complete

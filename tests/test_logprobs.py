@@ -162,7 +162,7 @@ def test_chunks_equal_autograd_through_all_logits(monkeypatch):
 
 @pytest.mark.parametrize(("chunk", "budget"), [(16, 1 << 30), (1024, 4 * 50 * 16)])
 def test_full_logits_never_exist(chunk, budget, monkeypatch):
-    """The largest output of the head is a chunk, whatever the vocabulary and however many tokens."""
+    """The head's largest output is a chunk, for any vocabulary and number of tokens."""
     monkeypatch.setattr(logprobs, "CHUNK", chunk)
     monkeypatch.setattr(logprobs, "LOGIT_BYTES", budget)
     head = torch.nn.Linear(4, 50, bias=False).requires_grad_(False)

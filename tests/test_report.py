@@ -8,7 +8,7 @@ import pytest
 
 from cascade_kit.forgetting import ForgettingMatrix
 from cascade_kit.report import reading, steps_table, telling_pairs, write_report
-from cascade_kit.run_logs import read_lines, read_matrix, read_stages
+from cascade_kit.run_logs import StageFolder, matrix_of, read_lines, read_matrix, read_stages
 
 DOMAINS = ("rlhf", "instruct", "math")
 RIGHT = {  # of 20 items each
@@ -256,3 +256,12 @@ def test_report_uses_the_matrix_of_the_run_when_it_is_there(tmp_path):
     (folder / "matrix.json").write_text("{}")
     with pytest.raises(ValueError, match="no 'stages'"):
         write_report(folder)
+
+
+def test_untrained_domains_stand_in_the_usual_order_and_own_ones_last():
+    row = {"id": "1", "score": 1.0}
+    domains = ("brief", "code", "instruct", "math", "rlhf", "swe")
+    evals = {domain: {"1": row} for domain in domains}
+    start, math = StageFolder("sft", (), evals), StageFolder("math", (), evals)
+    matrix = matrix_of([start, math])
+    assert list(matrix.domains) == ["math", "rlhf", "instruct", "code", "swe", "brief"]
