@@ -9,6 +9,7 @@ Axes: P prompts, B rows, L cache places, H hidden width.
 """
 
 import contextlib
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -96,6 +97,7 @@ class Decoding:
         self.place = torch.zeros(1, dtype=torch.long, device=model.device)  # the next one
         layers = range(model.config.num_hidden_layers)
         self.cache = Cache(layers=[BufferedLayer(capacity) for _ in layers])
+        self.captures = static and model.device.type == "cuda"
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
@@ -138,10 +140,7 @@ class Decoding:
         """Append a token (B,) to every row; returns its hidden states (B, H)."""
         self.visible.index_fill_(1, self.place, True)
         self.written += 1
-        if self.static and self.model.device.type == "cuda":
-            hidden = self._replay(tokens)
-        else:
-            hidden = self._forward(tokens)
+        hidden = self._replay(tokens) if self.captures else self._forward(tokens)
         self.positions += 1
         self.place += 1
         return hidden
@@ -159,18 +158,28 @@ class Decoding:
     def _replay(self, tokens: torch.Tensor) -> torch.Tensor:
         """The step as one CUDA graph: a launch a token instead of hundreds."""
         if self._graph is None:
-            self._tokens = tokens.clone()
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):  # capture wants everything initialised
-                self._forward(self._tokens)
-            torch.cuda.current_stream().wait_stream(stream)
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
-                self._hidden = self._forward(self._tokens)
+            try:
+                self._capture(tokens)
+            except RuntimeError as error:  # a model may do in a step what no graph can hold
+                self.captures = False
+                reason = str(error).splitlines()[0]
+                warnings.warn(f"decoding without a CUDA graph, slower: {reason}", stacklevel=2)
+                return self._forward(tokens)
         self._tokens.copy_(tokens)
         self._graph.replay()
         return self._hidden.clone()
+
+    def _capture(self, tokens: torch.Tensor) -> None:
+        self._tokens = tokens.clone()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):  # capture wants everything initialised
+            self._forward(self._tokens)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._hidden = self._forward(self._tokens)
+        self._graph = graph
 
 
 class BufferedLayer(DynamicLayer):

@@ -12,43 +12,51 @@ reader's own comes last.
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from html import escape
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from cascade_kit import settings
-from cascade_kit.cascade import START, Event, Run, pool_size, read_rows, run_settings, write_json
-from cascade_kit.checks import check_data, check_lengths, data_hash
-from cascade_kit.data import DataSet
+from cascade_kit.cascade import START, Event, Run, read_rows, write_json
+from cascade_kit.checks import check_data, check_lengths
 from cascade_kit.forgetting import ForgettingMatrix
-from cascade_kit.policy import Policy, load_policy
+from cascade_kit.policy import REWARD_MODEL, Policy, load_policy
 from cascade_kit.problem import Problem
-from cascade_kit.session_answers import Reply, keeping_weights, sample_replies
-from cascade_kit.session_costs import Basis, Costs, costs_of, probed_basis, recorded_basis
+from cascade_kit.session_answers import Reply, sample_replies
+from cascade_kit.session_costs import (
+    Basis,
+    Costs,
+    costs_of,
+    note_evaluation,
+    probed_basis,
+    recorded_basis,
+    recorded_evaluation,
+)
 from cascade_kit.session_data import (
     chosen_stage,
     recorded_stage,
     session_data,
-    with_pairs,
+    training_data,
+    untrained_data,
 )
 from cascade_kit.session_data import (
     own_stage as own_stage,
 )
 from cascade_kit.session_folder import (
-    check_same,
+    check_untouched,
     is_finished,
     make_room,
-    merged,
     note_facts,
+    prepared_run,
     read_facts,
     read_steps,
     stage_folders,
     stored_run,
     what_was_trained,
 )
+from cascade_kit.session_training import Training, how_trained, known_to_run, recorded
+from cascade_kit.session_weights import draw_start, keeping_weights
 from cascade_kit.stage import ORDER, Stage, cascade
 
 
@@ -77,33 +85,25 @@ def open_session(
     data = session_data(wanted, evaluated, problems, eval_items)
     check_data(data, [], evaluated)
     policy = load_policy(model, seed=seed)
-    check_lengths(policy, data, evaluated)
-    facts = run_settings(policy, data, [], evaluated, seed=seed)
-    check_same(place, stored, facts)
-    run = Run(place, policy, data, [wanted], evaluated, merged(place, stored, facts, wanted.name))
+    run = prepared_run(place, stored, policy, data, wanted, evaluated, seed)
     return Session(run, wanted, again=again)
-
-
-@dataclass
-class _Training:
-    """A training that may rest between two steps."""
-
-    stage: Stage
-    source: Iterator[Event]
-    events: list[Event] = field(default_factory=list)  # so far
 
 
 class Session:
     """One stage in the shared run folder, with the policy that it trains."""
 
     def __init__(self, run: Run, stage: Stage, *, again: bool = False):
+        self._probes: dict[str, Basis] = {}  # stage -> one step of it that was tried
+        self._begin(run, stage, again)
+
+    def _begin(self, run: Run, stage: Stage, again: bool) -> None:
+        """Take up a stage: write what the folder lacks, load the policy, say where it stands."""
         self.run = run
         self.stage = stage  # may be replaced before training; see `configure`
         self.name = stage.name
         self._again = again
-        self._training: _Training | None = None
+        self._training: Training | None = None
         self._own_problems = run.data.train[stage.name]
-        self._probe: Basis | None = None
         run.folder.mkdir(parents=True, exist_ok=True)
         start = self.folders[START] / "adapter"
         if not is_finished(self.folders[START]):
@@ -154,6 +154,10 @@ class Session:
         before = self.order[: self.order.index(self.name)]
         return ([START] + [name for name in before if name in self.finished])[-1]
 
+    @property
+    def _lacks_reward_model(self) -> bool:
+        return not (self.folders["rlhf"] / "reward_model" / "reward_model.json").exists()
+
     def sentence(self) -> str:
         """Where this stage stands, in one sentence."""
         if self.is_finished and not self._again:
@@ -175,6 +179,40 @@ class Session:
         if unknown:
             raise ValueError(f"a stage has no setting {unknown[0]!r}; choose from {known}")
         self.stage = replace(self.stage, **changes)
+        return self.stage
+
+    def choose(self, stage: str | None = None, *, seed: int | None = None) -> Stage:
+        """Switch to another stage of the kit, or to another seed, in the same run folder.
+
+        As `open_session` would, with the same sentence; a training that was left is closed. Another
+        seed draws another start, and keeps this stage's settings; it is possible only while the
+        folder holds nothing evaluated or trained. Raises ValueError before anything is changed.
+        """
+        old, kit = self.run, {s.name: s for s in self.run.evaluated if s.name in ORDER}
+        name = self.name if stage is None else stage
+        seed = old.seed if seed is None else seed
+        if (name, seed) == (self.name, old.seed):
+            return self.stage
+        if name not in (self.name, *kit):
+            raise ValueError(
+                f"the kit has no stage {name!r}; choose from {', '.join(kit)}, or open one of your "
+                "own with open_session(STAGE, problems=...)"
+            )
+        stays = name == self.name
+        wanted = self.stage if stays else chosen_stage(name, kit)
+        evaluated = old.evaluated if stays else list(kit.values())
+        own = self._own_problems if stays else ()
+        data = untrained_data(old.data, name, [s.name for s in evaluated], own)
+        stored = stored_run(self.folder)
+        if seed != old.seed:
+            check_untouched(self.folder, name, seed)
+            stored = {}
+        run = prepared_run(self.folder, stored, self.policy, data, wanted, evaluated, seed)
+        self._close_training("is closed")
+        if seed != old.seed:
+            draw_start(self.policy, seed)
+            self.policy.save_adapter(self.folders[START] / "adapter")
+        self._begin(run, wanted, False)
         return self.stage
 
     def problems(self, count: int = 5, domain: str | None = None) -> list[Problem]:
@@ -208,26 +246,22 @@ class Session:
         start.
         """
         self._check_stage()
+        self._check_seed()
         again, self._again = again or self._again, False
-        resting = self._training
-        if resting is not None and (again or not self._can_go_on(resting)):
-            print(f"The training of {self.name} that was left starts over.")
-            resting.source.close()
-            self._training = None
-        if self._training is None:
+        resting = self._resting
+        if resting and (again or not resting.can_go_on(self.stage)):
+            self._close_training("starts over")
+        if not self._resting:
             if self.is_finished and not again:
                 print(self.sentence())
-                yield from self._recorded()
+                yield from recorded(self.name, self.folders[self.name])
                 return
-            self._training = _Training(self.stage, self._train())
-        yield from self._go_on(self._training)
+            self._training = Training(self.stage, self.folders[self.name], self._train())
+        yield from self._training.go_on()
 
-    def _can_go_on(self, training: _Training) -> bool:
-        """Whether settings and files are as the training left them; another notebook may have
-        trained an earlier stage meanwhile, which moves this one aside."""
-        done = sum(event.kind == "step" for event in training.events)
-        logged = len(read_steps(self.folders[self.name])) if done else 0
-        return training.stage == self.stage and logged == done
+    @property
+    def _resting(self) -> Training | None:
+        return None if self._training is None or self._training.ended else self._training
 
     def _check_stage(self) -> None:
         if self.stage.name != self.name:
@@ -236,27 +270,24 @@ class Session:
                 "other stage"
             )
 
-    def _go_on(self, training: _Training) -> Iterator[Event]:
-        folder = self.folders[self.name]
-        if training.events and read_facts(folder):
-            note_facts(folder, state="training")
-        try:
-            yield from tuple(training.events)
-            for event in training.source:
-                training.events.append(event)
-                yield event
-        except BaseException as error:
-            if read_facts(folder):
-                note_facts(folder, state="interrupted")
-            # Left between two steps, the source waits; after anything else it has ended.
-            self._training = training if isinstance(error, GeneratorExit) else None
-            raise
-        self._training = None
+    def _check_seed(self) -> None:
+        seed = stored_run(self.folder).get("seed", self.run.seed)
+        if seed != self.run.seed:
+            raise ValueError(
+                f"another session gave {self.folder} the seed {seed}; open this one again with it: "
+                f"open_session({self.name!r}, seed={seed})"
+            )
+
+    def _close_training(self, fate: str) -> None:
+        """End a training that rests, and say so."""
+        if self._resting:
+            print(f"The training of {self.name} that was left {fate}.")
+            self._resting.close()
 
     def _train(self) -> Iterator[Event]:
         """The work itself: from the stage before to a finished folder."""
         run, base = self.run, self.continues
-        run.data = self._training_data(self.stage)
+        run.data = training_data(run.data, self.stage, self._own_problems, run.seed)
         # A step cannot hold more prompts than there are; what is recorded is what is done.
         most = len(run.data.train[self.name])
         stage = replace(self.stage, prompts=min(self.stage.prompts, most))
@@ -267,52 +298,19 @@ class Session:
             print(moved)
         print(f"Training {self.name} from {base}.")
         self.policy.load_adapter(self.folders[base] / "adapter")
-        run.stages = self._known_to_run(stage)
+        run.stages = known_to_run(stage, run.evaluated, self.folders)
         if stage.needs_reward_model:
+            if REWARD_MODEL in self.policy.model.peft_config and self._lacks_reward_model:
+                self.policy.remove_adapter(REWARD_MODEL)  # of a training that was cut off
             yield from run.reward_model()
         folder, started = self.folders[self.name], time.perf_counter()
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "stage.json", self._how(stage, base) | {"state": "training"})
+        write_json(folder / "stage.json", how_trained(run, stage, base))
         self._write_run()
         yield from run.train(stage)
         seconds = round(time.perf_counter() - started, 1)
         note_facts(folder, state="finished", seconds=seconds)
         self._write_run()
-
-    def _training_data(self, stage: Stage) -> DataSet:
-        """The data with what this training needs: its problems, and pairs for a reward model."""
-        made: Sequence[Problem] = self._own_problems
-        if not made:
-            made = stage.domain.problems(
-                "train", pool_size(stage), seed=self.run.seed, difficulty=stage.difficulty
-            )
-        data = replace(self.run.data, train={self.name: tuple(made)})
-        return with_pairs(data, self.run.seed) if stage.needs_reward_model else data
-
-    def _known_to_run(self, stage: Stage) -> list[Stage]:
-        """The stages of the runner: it looks for a reward model where the rlhf stage left one."""
-        if stage.name == "rlhf" or not (self.folders["rlhf"] / "reward_model").exists():
-            return [stage]
-        return [next(s for s in self.run.evaluated if s.name == "rlhf"), stage]
-
-    def _how(self, stage: Stage, base: str) -> dict[str, Any]:
-        now = self.run.settings
-        return {
-            "settings": stage.settings(),
-            "continues": base,
-            "seed": self.run.seed,
-            "data_hash": data_hash(self.run.data),
-            "pairs": [len(self.run.data.train_pairs), len(self.run.data.eval_pairs)],
-            "policy": self.policy.describe(),
-            "threads": torch.get_num_threads(),
-            "versions": now["versions"],
-            "started": time.strftime("%Y-%m-%d %H:%M:%S"),
-        }
-
-    def _recorded(self) -> Iterator[Event]:
-        steps = read_steps(self.folders[self.name])
-        for record in steps:
-            yield Event("step", self.name, record.step, len(steps), record=record)
 
     def _write_run(self) -> None:
         """Write `run.json`; its stages are those whose folders are there, as they were trained."""
@@ -327,6 +325,7 @@ class Session:
         Rows that are there are kept; this stage's own row is told in any case. Each domain is saved
         before the next one, so an evaluation that was left goes on where it stopped.
         """
+        self._check_seed()
         rows = self.finished
         told = self.name if self.name in rows else self.continues
         if told != self.name:
@@ -350,7 +349,9 @@ class Session:
     def _score(self, row: str, domain: str, missing: bool) -> float:
         if missing:
             with self.weights_of(row):
+                started = time.perf_counter()
                 (event,) = self.run.evaluate(row, [domain])
+                note_evaluation(self.folders[row], domain, time.perf_counter() - started)
             return event.score
         scores = [item.score for item in read_rows(self.folders[row], domain).values()]
         return sum(scores) / len(scores)
@@ -408,15 +409,18 @@ class Session:
         From the steps that this folder has recorded of it, else from one step that is tried and
         thrown away, once a session.
         """
-        stage = stage or self.stage
-        basis = recorded_basis(self.folders[self.name]) or self._probe
+        stage, run = stage or self.stage, self.run
+        basis = recorded_basis(self.folders[self.name]) or self._probes.get(self.name)
         if basis is None:
-            problems = self._training_data(stage).train[self.name]
+            problems = training_data(run.data, stage, self._own_problems, run.seed).train[self.name]
             with self.weights_of(None):
-                basis = probed_basis(self.policy, stage, problems, self.run.seed)
-            self._probe = basis
-        missing = (
-            stage.needs_reward_model
-            and not (self.folders["rlhf"] / "reward_model" / "reward_model.json").exists()
+                basis = probed_basis(self.policy, stage, problems, run.seed)
+            self._probes[self.name] = basis
+        return costs_of(
+            stage,
+            basis,
+            reward_model_missing=stage.needs_reward_model and self._lacks_reward_model,
+            evaluation_seconds=recorded_evaluation(
+                [self.folders[row] for row in self.finished], [s.name for s in run.evaluated]
+            ),
         )
-        return costs_of(stage, basis, reward_model_missing=missing)

@@ -1,14 +1,10 @@
 """Sampled answers to look at: before and after a stage, or in a chat."""
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 
-import torch
-
-from cascade_kit.policy import POLICY, Policy
+from cascade_kit.policy import Policy
 from cascade_kit.problem import Problem, Score
 from cascade_kit.rollout import rollouts
 from cascade_kit.stage import Stage
@@ -61,18 +57,3 @@ def sample_replies(
         ]
         found += [replies[i : i + samples] for i in range(0, len(replies), samples)]
     return found
-
-
-@contextlib.contextmanager
-def keeping_weights(policy: Policy, adapter: Path | None = None) -> Iterator[None]:
-    """Put the policy's weights back afterwards; inside they are those of `adapter`, if given."""
-    parameters = policy.adapter_parameters(POLICY)
-    kept = {name: parameter.detach().clone() for name, parameter in parameters.items()}
-    try:
-        if adapter is not None:
-            policy.load_adapter(adapter)
-        yield
-    finally:
-        with torch.no_grad():
-            for name, parameter in parameters.items():
-                parameter.copy_(kept[name])

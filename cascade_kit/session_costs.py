@@ -1,17 +1,21 @@
 """What training a stage will take, estimated from steps that were really done."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 
 from cascade_kit import shaping
+from cascade_kit.cascade import write_json
 from cascade_kit.grpo import train
 from cascade_kit.policy import REFERENCE, Policy
 from cascade_kit.problem import Problem
 from cascade_kit.records import StepRecord
 from cascade_kit.session_folder import read_facts, read_steps
 from cascade_kit.stage import Stage
+
+SECONDS = "seconds.json"  # beside a row's evaluations: domain -> how long its test took
 
 
 @dataclass(frozen=True)
@@ -25,20 +29,24 @@ class Basis:
 
 @dataclass(frozen=True)
 class Costs:
-    """An estimate for the training of one stage; evaluation is not included."""
+    """An estimate for the training of one stage; evaluation comes on top."""
 
     steps: int
     answers: int  # in all
     tokens: int  # sampled, in all
     seconds: float
     basis: str  # what the estimate rests on
+    evaluation_seconds: float | None = None  # a row of the matrix; None before one was timed
 
     def summary(self) -> str:
-        """The estimate in one sentence."""
-        minutes = f"{self.seconds:.0f} s" if self.seconds < 120 else f"{self.seconds / 60:.0f} min"
+        """The estimate in two sentences."""
+        evaluation = "; it has not been timed in this run folder yet"
+        if self.evaluation_seconds is not None:
+            evaluation = f": about {duration(self.evaluation_seconds)} for each row of the matrix"
         return (
             f"{self.steps} steps, {self.answers:,} answers, about {self.tokens:,} tokens and "
-            f"{minutes}, judging by {self.basis}."
+            f"{duration(self.seconds)}, judging by {self.basis}. Evaluation comes on top"
+            f"{evaluation}."
         )
 
     def __str__(self) -> str:
@@ -48,13 +56,44 @@ class Costs:
         return f"<p>{escape(self.summary())}</p>"
 
 
-def costs_of(stage: Stage, basis: Basis, *, reward_model_missing: bool = False) -> Costs:
+def duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def costs_of(
+    stage: Stage,
+    basis: Basis,
+    *,
+    reward_model_missing: bool = False,
+    evaluation_seconds: float | None = None,
+) -> Costs:
     """Scale what was measured to a stage; answers are taken to be as long, up to its limit."""
     answers = stage.steps * stage.prompts * stage.answers
     tokens = round(answers * min(basis.tokens, stage.max_new_tokens))
     more = "; the reward model is trained before, and its time is not included"
     words = basis.words + more * reward_model_missing
-    return Costs(stage.steps, answers, tokens, answers * basis.seconds, words)
+    seconds = answers * basis.seconds
+    return Costs(stage.steps, answers, tokens, seconds, words, evaluation_seconds)
+
+
+def note_evaluation(stage_folder: Path, domain: str, seconds: float) -> None:
+    """Record how long the test of one domain took."""
+    path = stage_folder / "eval" / SECONDS
+    write_json(path, read_evaluation(stage_folder) | {domain: round(seconds, 2)})
+
+
+def read_evaluation(stage_folder: Path) -> dict[str, float]:
+    """Domain -> seconds of its test; empty for a row that the command line wrote."""
+    path = stage_folder / "eval" / SECONDS
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def recorded_evaluation(rows: Iterable[Path], domains: Sequence[str]) -> float | None:
+    """Seconds to test all domains, as the newest rows took; None if one was never timed."""
+    known: dict[str, float] = {}
+    for stage_folder in rows:
+        known |= read_evaluation(stage_folder)
+    return sum(known[name] for name in domains) if known.keys() >= set(domains) else None
 
 
 def recorded_basis(stage_folder: Path) -> Basis | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from cascade_kit import settings, shaping
-from cascade_kit.cascade import HELD_OUT_PAIRS, PAIRS, START
+from cascade_kit.cascade import HELD_OUT_PAIRS, PAIRS, START, pool_size
 from cascade_kit.data import DataSet
 from cascade_kit.domains import Domain
 from cascade_kit.domains.rlhf import preference_pairs
@@ -91,6 +91,35 @@ def session_data(
         eval_pairs=(),
         notes=notes,
     )
+
+
+def untrained_data(
+    data: DataSet, name: str, domains: Sequence[str], own: Sequence[Problem]
+) -> DataSet:
+    """The data of a new session on stage `name`, out of those of one that may have trained.
+
+    The held-out problems of `domains` stay; `own` are training problems of the reader's own.
+    """
+    return replace(
+        data,
+        train={name: tuple(own)},
+        eval={domain: data.eval[domain] for domain in domains},
+        train_pairs=(),
+        eval_pairs=(),
+        notes=data.notes if own else data.notes[:1],
+    )
+
+
+def training_data(data: DataSet, stage: Stage, own: Sequence[Problem], seed: int) -> DataSet:
+    """The data with what a training needs: its problems, and pairs for a reward model.
+
+    Without problems of the reader's own, the stage's domain generates some.
+    """
+    made = own or stage.domain.problems(
+        "train", pool_size(stage), seed=seed, difficulty=stage.difficulty
+    )
+    data = replace(data, train={stage.name: tuple(made)})
+    return with_pairs(data, seed) if stage.needs_reward_model else data
 
 
 def with_pairs(data: DataSet, seed: int) -> DataSet:

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cascade_kit.cascade import START, write_json
+from cascade_kit.cascade import START, Run, run_settings, write_json
+from cascade_kit.checks import check_lengths
+from cascade_kit.data import DataSet
+from cascade_kit.policy import Policy
 from cascade_kit.records import StepRecord
 from cascade_kit.run_logs import read_lines
-from cascade_kit.stage import ORDER
+from cascade_kit.stage import ORDER, Stage
 
 FACTS = "stage.json"  # how a stage was really trained, and how far it came
 SUMMARIES = ("matrix.json", "matrix.png", "report.html")
@@ -42,6 +45,24 @@ def stored_run(folder: Path) -> dict[str, Any]:
     return stored
 
 
+def prepared_run(
+    folder: Path,
+    stored: Mapping[str, Any],
+    policy: Policy,
+    data: DataSet,
+    wanted: Stage,
+    evaluated: Sequence[Stage],
+    seed: int,
+) -> Run:
+    """The runner, once it is sure that it fits what the folder holds; nothing is written yet."""
+    check_lengths(policy, data, evaluated)
+    facts = run_settings(policy, data, [], evaluated, seed=seed)
+    check_same(folder, stored, facts)
+    return Run(
+        folder, policy, data, [wanted], evaluated, merged(folder, stored, facts, wanted.name)
+    )
+
+
 def check_same(folder: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Raise ValueError if new rows would not compare with those that the folder holds."""
     if not stored:
@@ -58,6 +79,17 @@ def check_same(folder: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any
         raise ValueError(
             f"{folder} was made with other settings ({'; '.join(changed)}); open it with the same "
             "ones, or choose another folder="
+        )
+
+
+def check_untouched(folder: Path, name: str, seed: int) -> None:
+    """Raise ValueError if the folder holds results, to which its seed belongs."""
+    start = folder / f"0-{START}"
+    stages = [path for path in folder.glob("[0-9]*-*") if path != start]
+    if stages or any(start.glob("eval/*")):
+        raise ValueError(
+            f"{folder} holds what was trained or evaluated with another seed; keep it, and take "
+            f"another folder: open_session({name!r}, seed={seed}, folder=...)"
         )
 
 

@@ -14,8 +14,8 @@ from cascade_kit.live.explore import matrix_explorer
 from cascade_kit.live.panel import stage_panel
 from cascade_kit.live.sandbox import reward_sandbox, right_answer
 from cascade_kit.problem import Problem, Score
-from cascade_kit.session import Reply, Session, open_session
-from cascade_kit.stage import MICRO_STAGES, cascade
+from cascade_kit.session import Reply, Session, open_session, own_stage
+from cascade_kit.stage import MICRO_STAGES, ORDER, cascade
 
 HOSTILE = "a  b\n\tc <script>alert(1)</script> \ud800"
 DOMAINS = ("math", "code")
@@ -371,6 +371,46 @@ def test_the_stage_panel_refuses_what_the_stage_refuses(session):
     assert "Answers a prompt stays 2." in shown(panel)
     assert session.stage.answers == 2
     assert labelled(panel, "Answers a prompt").value == 2
+
+
+def test_the_stage_panel_changes_stage_and_seed(tmp_path, monkeypatch):
+    monkeypatch.setenv("CASCADE_FAST", "1")
+    session = open_session("math", folder=tmp_path / "run", eval_items=2)
+    session.configure(steps=3, prompts=2, answers=2, max_new_tokens=8)
+    panel = stage_panel(session)
+    labelled(panel, "Seed").value = 5
+    assert session.run.seed == 5
+    assert "3 steps of 2 prompts with 2 answers each" in shown(panel)
+    assert "seed 5." in shown(panel)
+    next(session.train())
+    labelled(panel, "Seed").value = 6
+    assert "Refused: " in shown(panel) and "seed=6, folder=...). Seed stays 5." in shown(panel)
+    assert labelled(panel, "Seed").value == session.run.seed == 5
+    labelled(panel, "Stage").value = "swe"
+    assert session.name == "swe"
+    assert "The training of math that was left is closed." in shown(panel)
+    assert session.sentence() in shown(panel)
+    labels = ("Steps", "Prompts a step", "Answers a prompt", "Tokens an answer", "Seed")
+    assert [labelled(panel, label).value for label in labels] == [2, 4, 4, 96, 5]
+    assert "2 steps, 32 answers" in shown(panel)
+    session.configure(steps=4)  # by a cell; the next change shows it
+    labelled(panel, "Prompts a step").value = 2
+    assert labelled(panel, "Steps").value == 4
+    assert "is closed" not in shown(panel)
+
+
+def test_the_stage_panel_of_an_own_stage_can_leave_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("CASCADE_FAST", "1")
+    problems = [Problem(f"own-{i}", "own", f"Say {i}.") for i in range(6)]
+    stage = own_stage("own", problems, lambda problem, text: Score(0.0, why="no"))
+    session = open_session(stage, folder=tmp_path / "run", problems=problems, eval_items=2)
+    panel = stage_panel(session)
+    assert labelled(panel, "Stage").options == ("own", *ORDER)
+    labelled(panel, "Stage").value = "code"
+    assert session.name == "code"
+    labelled(panel, "Stage").value = "own"
+    assert "open_session(STAGE, problems=...). Stage stays code." in shown(panel)
+    assert labelled(panel, "Stage").value == session.name == "code"
 
 
 def test_chat_asks_the_real_start(session):

@@ -107,6 +107,24 @@ def test_static_shapes_sample_the_same(policy, problems, monkeypatch):
     assert (logps - static).abs().max() < 1e-4
 
 
+def test_a_step_that_cannot_be_captured_is_computed_all_the_same(policy, problems, monkeypatch):
+    """Provoked for real: there is no CUDA here, so the capture fails as it may on a GPU."""
+    one, _ = logps_of(policy, problems[:2], max_new_tokens=8)
+    sample, init = rollout_module._sample_batch, decoding.Decoding.__init__
+
+    def capturing(self, *arguments, **options):
+        init(self, *arguments, **options)
+        self.captures = True
+
+    monkeypatch.setattr(decoding.Decoding, "__init__", capturing)
+    monkeypatch.setattr(
+        rollout_module, "_sample_batch", lambda *arguments: sample(*arguments, static=True)
+    )
+    with pytest.warns(UserWarning, match="decoding without a CUDA graph"):
+        other, _ = logps_of(policy, problems[:2], max_new_tokens=8)
+    assert one == other
+
+
 def test_long_prompts_are_read_in_pieces(policy, problems, monkeypatch):
     one, logps = logps_of(policy, problems, max_new_tokens=10)
     longest = max(len(policy.encode_prompt(p.prompt)) for p in problems)

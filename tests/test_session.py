@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cascade_kit import settings
+from cascade_kit import session_data, settings
 from cascade_kit.domains.math import MATH
 from cascade_kit.problem import Problem, Score
 from cascade_kit.session import open_session, own_stage
-from cascade_kit.session_costs import Basis, costs_of
+from cascade_kit.session_costs import Basis, costs_of, note_evaluation, recorded_evaluation
 from cascade_kit.stage import ORDER, Stage
 
 SMALL = {"steps": 2, "prompts": 2, "answers": 2, "max_new_tokens": 24}
@@ -201,6 +201,118 @@ def test_a_training_whose_folder_was_moved_starts_over(tmp_path, capsys):
     assert session.facts["continues"] == "instruct"
 
 
+def test_a_reward_model_whose_training_was_left_starts_fresh(tmp_path, monkeypatch):
+    monkeypatch.setattr(session_data, "FAST_PAIRS", (64, 4))
+    heads = []
+    for name, leave in (("straight", False), ("left", True)):
+        session = opened("rlhf", tmp_path / name)
+        session.configure(steps=1)
+        if leave:
+            assert next(session.train()).kind == "reward model"
+            session.configure(prompts=3)
+        list(session.train())
+        heads.append((tmp_path / name / "1-rlhf/reward_model/head.safetensors").read_bytes())
+    assert heads[0] == heads[1]
+
+
+# ---- another stage, another seed ---------------------------------------------------------------
+
+
+def test_choosing_a_stage_is_opening_it(two, capsys):
+    session = opened("swe", two)
+    for name in ("code", "rlhf"):  # finished, and not
+        capsys.readouterr()
+        assert session.choose(name) is session.stage
+        said = capsys.readouterr().out
+        fresh = open_session(name, folder=two, eval_items=2)
+        assert said == capsys.readouterr().out
+        assert (session.name, session.stage) == (name, fresh.stage)
+        assert session.run.settings == fresh.run.settings
+        assert session.run.data == fresh.run.data
+        assert session.policy.adapter_hash() == fresh.policy.adapter_hash()
+
+
+def test_choosing_a_stage_closes_a_training_that_rests(two, tmp_path, capsys):
+    session = opened("math", tmp_path / "run")
+    training = session.train()
+    next(training)
+    session.choose("code")
+    assert "The training of math that was left is closed.\ncode starts" in capsys.readouterr().out
+    assert list(training) == []
+    session.choose("math")
+    assert session.facts["state"] == "interrupted"
+    session.configure(**SMALL)
+    second = session.train()
+    assert next(second).record.step == 1  # from the beginning
+    assert [e.record.step for e in session.train()] == [1, 2]
+    second.close()
+    assert session.facts["state"] == "finished"
+    assert weights(tmp_path / "run" / "3-math") == weights(two / "3-math")
+
+
+def test_choosing_a_seed_is_opening_a_new_folder_with_it(tmp_path):
+    first, other = tmp_path / "first", tmp_path / "other"
+    session = opened("math", first)
+    drawn = session.policy.adapter_hash()
+    session.costs()
+    assert session.choose(seed=3).steps == SMALL["steps"]  # settings stay
+    fresh = opened("math", other, seed=3)
+    assert session.policy.adapter_hash() == fresh.policy.adapter_hash() != drawn
+    assert weights(first / "0-sft") == weights(other / "0-sft")
+    assert run_json(first) | {"started": ""} == run_json(other) | {"started": ""}
+    for one in (session, fresh):
+        next(one.train())
+    answers = [(folder / "3-math" / "rollouts.jsonl").read_text() for folder in (first, other)]
+    assert answers[0] == answers[1]
+    assert session.facts["seed"] == 3
+
+
+def test_the_seed_of_results_stays(copy, tmp_path):
+    session = opened("math", tmp_path / "run")
+    next(session.train())
+    with pytest.raises(ValueError, match=r"open_session\('math', seed=1, folder=\.\.\.\)$"):
+        session.choose(seed=1)
+    with pytest.raises(ValueError, match="the kit has no stage 'poetry'; choose from rlhf"):
+        session.choose("poetry")
+    assert (session.name, session.run.seed) == ("math", 0)
+    assert [e.record.step for e in session.train()] == [1, 2]  # goes on
+    for trained in ("3-math", "4-code"):
+        shutil.rmtree(copy / trained)
+    with pytest.raises(ValueError, match="trained or evaluated with another seed"):
+        opened("math", copy).choose("code", seed=1)
+
+
+def test_a_session_with_the_seed_from_before_is_refused(tmp_path):
+    stale = opened("math", tmp_path / "run")
+    opened("code", tmp_path / "run").choose(seed=1)
+    for work in (stale.train, stale.evaluate):
+        with pytest.raises(ValueError, match=r"open_session\('math', seed=1\)"):
+            next(work())
+    with pytest.raises(ValueError, match=r"other settings \(seed\)"):
+        stale.choose("code")
+
+
+def test_an_own_stage_can_be_left_and_keeps_its_problems_with_another_seed(tmp_path):
+    stage, problems = shouting()
+    session = open_session(stage, folder=tmp_path / "run", problems=problems, eval_items=2)
+    session.choose(seed=1)
+    assert run_json(tmp_path / "run")["order"] == [*ORDER, "loud"]
+    next(session.train())
+    assert [p.id for p in session.run.data.train["loud"]] == [
+        "loud-0",
+        "loud-1",
+        "loud-3",
+        "loud-4",
+        "loud-6",
+    ]
+    session.choose("math")
+    fresh = opened("math", tmp_path / "run", seed=1)
+    assert session.run.data == fresh.run.data
+    assert [s.name for s in session.run.evaluated] == list(ORDER)
+    with pytest.raises(ValueError, match="open one of your own with open_session"):
+        session.choose("loud")
+
+
 # ---- the reader's own domain -------------------------------------------------------------------
 
 
@@ -275,6 +387,7 @@ def test_a_chat_is_not_scored_and_can_be_drawn_again(two):
 def test_costs_come_from_recorded_steps_or_from_one_that_is_tried(two, tmp_path):
     recorded = opened("math", two).costs()
     assert recorded.answers == 8
+    assert recorded.evaluation_seconds > 0
     assert "the 2 steps recorded in" in recorded.basis
     session = opened("rlhf", tmp_path / "run")
     before = session.policy.adapter_hash()
@@ -283,6 +396,7 @@ def test_costs_come_from_recorded_steps_or_from_one_that_is_tried(two, tmp_path)
     assert "reference" not in session.policy.model.peft_config
     assert "tried and thrown away; the reward model is trained before" in tried.basis
     assert tried.seconds > 0
+    assert tried.evaluation_seconds is None
     assert not (tmp_path / "run" / "1-rlhf").exists()
 
 
@@ -290,8 +404,24 @@ def test_costs_by_hand():
     stage = Stage(name="math", domain=MATH, steps=10, prompts=4, answers=5, max_new_tokens=30)
     costs = costs_of(stage, Basis(seconds=0.5, tokens=40.0, words="a test"))
     assert (costs.steps, costs.answers, costs.tokens, costs.seconds) == (10, 200, 6000, 100.0)
-    assert str(costs) == "10 steps, 200 answers, about 6,000 tokens and 100 s, judging by a test."
+    assert str(costs) == (
+        "10 steps, 200 answers, about 6,000 tokens and 100 s, judging by a test. "
+        "Evaluation comes on top; it has not been timed in this run folder yet."
+    )
     assert "<p>10 steps" in costs._repr_html_()
+    timed = costs_of(stage, Basis(0.5, 40.0, "a test"), evaluation_seconds=150.0)
+    assert str(timed).endswith("Evaluation comes on top: about 2 min for each row of the matrix.")
+
+
+def test_an_evaluation_is_as_long_as_the_newest_rows_took(tmp_path):
+    first, second = tmp_path / "0-sft", tmp_path / "1-math"
+    for folder in (first, second):
+        (folder / "eval").mkdir(parents=True)
+    note_evaluation(first, "math", 2.0)
+    assert recorded_evaluation([first, second], ["math", "code"]) is None
+    note_evaluation(first, "code", 3.0)
+    note_evaluation(second, "math", 4.5)
+    assert recorded_evaluation([first, second], ["math", "code"]) == 7.5
 
 
 def test_a_session_shows_itself(two):

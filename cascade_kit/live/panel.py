@@ -1,52 +1,53 @@
-"""Stage panel: choose the settings of a session's stage and see what they cost before the run.
+"""Stage panel: choose a stage, its settings and the seed, and see what they cost before the run.
 
 It only configures. Training is started by a cell, as a callback waits while a cell runs.
 """
 
+from contextlib import redirect_stdout
+from io import StringIO
 from typing import Any
 
 from cascade_kit.live.answers import control, page, sentence
-from cascade_kit.stage import Stage
+from cascade_kit.stage import ORDER, Stage
 
 LABELS = {
+    "stage": "Stage",
     "steps": "Steps",
     "prompts": "Prompts a step",
     "answers": "Answers a prompt",
     "max_new_tokens": "Tokens an answer",
+    "seed": "Seed",
 }
-ELSEWHERE = (
-    "Another stage needs its own session, open_session(NAME), and another seed its own run folder, "
-    "open_session(NAME, seed=1, folder=FOLDER)."
-)
+LARGEST_SEED = 2**31 - 1
 
 
 def stage_panel(session: Any) -> Any:
-    """Return a panel over `session.stage`: every change goes through `session.configure`.
+    """Return a panel over a session: changes go through its `choose` and `configure`.
 
-    A value that the stage refuses is put back, with the reason. The costs are those of
+    A value that the session refuses is put back, with the reason. The costs are those of
     `session.costs()`, which may try one step the first time.
     """
-    from ipywidgets import HTML, IntText, VBox
+    from ipywidgets import HTML, VBox
 
-    controls = {
-        name: control(IntText, label, value=getattr(session.stage, name))
-        for name, label in LABELS.items()
-    }
-    answer, costs = HTML(), HTML()
+    controls = stage_controls(session)
+    where, answer, costs = HTML(), HTML(), HTML()
 
-    def change(name: str, value: int) -> None:
-        stays = getattr(session.stage, name)
+    def change(name: str, value: Any) -> None:
+        stays = current(session, name)
         if value == stays:
             return
         try:
-            session.configure(**{name: value})
+            said = put(session, name, value)
         except ValueError as error:
             controls[name].value = stays
             answer.value = page(sentence(f"Refused: {error}. {LABELS[name]} stays {stays}."))
             return
-        show()
+        show(said)
 
-    def show() -> None:
+    def show(said: str) -> None:
+        for name, widget in controls.items():
+            widget.value = current(session, name)  # another stage brings its own settings
+        where.value = page(*(sentence(line) for line in said.splitlines()))
         answer.value = page(sentence(stage_words(session.stage, session.run.seed)))
         try:
             costs.value = page(session.costs()._repr_html_())
@@ -55,9 +56,41 @@ def stage_panel(session: Any) -> Any:
 
     for name, widget in controls.items():
         widget.observe(lambda event, name=name: change(name, event["new"]), "value")
-    show()
-    where = page(sentence(session.sentence()), sentence(ELSEWHERE))
-    return VBox([HTML(where), *controls.values(), answer, costs])
+    show(session.sentence())
+    return VBox([where, *controls.values(), answer, costs])
+
+
+def stage_controls(session: Any) -> dict[str, Any]:
+    """Return the labelled controls by the name of what they set."""
+    from ipywidgets import BoundedIntText, Dropdown, IntText
+
+    stages = [*([] if session.name in ORDER else [session.name]), *ORDER]  # an own stage first
+    kinds = {
+        "stage": (Dropdown, {"options": stages}),
+        "seed": (BoundedIntText, {"min": 0, "max": LARGEST_SEED}),
+    }
+    controls = {}
+    for name, label in LABELS.items():
+        kind, limits = kinds.get(name, (IntText, {}))
+        controls[name] = control(kind, label, value=current(session, name), **limits)
+    return controls
+
+
+def current(session: Any, name: str) -> Any:
+    """Return the session's value of what a control sets."""
+    if name == "stage":
+        return session.name
+    return session.run.seed if name == "seed" else getattr(session.stage, name)
+
+
+def put(session: Any, name: str, value: Any) -> str:
+    """Set one value and return what the session says; ValueError if it refuses."""
+    if name not in ("stage", "seed"):
+        session.configure(**{name: value})
+        return session.sentence()
+    with redirect_stdout(StringIO()) as said:  # in a callback, prints go to no cell
+        session.choose(**{name: value})
+    return said.getvalue()
 
 
 def stage_words(stage: Stage, seed: int) -> str:
