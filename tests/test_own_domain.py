@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from cascade_kit import session_data, settings
+from cascade_kit import settings
+from cascade_kit.session import data as session_data
 from cascade_kit.session import open_session
 from cascade_kit.stage import ORDER
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cascade_kit import session_data, settings
+from cascade_kit import settings
 from cascade_kit.domains.math import MATH
 from cascade_kit.problem import Problem, Score
+from cascade_kit.session import data as session_data
 from cascade_kit.session import open_session, own_stage
-from cascade_kit.session_costs import Basis, costs_of, note_evaluation, recorded_evaluation
+from cascade_kit.session.costs import Basis, costs_of, note_evaluation, recorded_evaluation
 from cascade_kit.stage import ORDER, Stage
 
 SMALL = {"steps": 2, "prompts": 2, "answers": 2, "max_new_tokens": 24}

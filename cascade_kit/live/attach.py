@@ -9,7 +9,7 @@ from cascade_kit.interrupts import stopping
 from cascade_kit.live.history import History
 from cascade_kit.live.progress import Progress
 from cascade_kit.live.watch import choose_view
-from cascade_kit.session_folder import Seen, look, newest_stage
+from cascade_kit.session.folder import Seen, look, newest_stage
 
 POLL = 1.0  # seconds between two looks
 

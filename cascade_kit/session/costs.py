@@ -12,7 +12,7 @@ from cascade_kit.grpo import train
 from cascade_kit.policy import REFERENCE, Policy
 from cascade_kit.problem import Problem
 from cascade_kit.records import StepRecord
-from cascade_kit.session_folder import read_facts, read_steps
+from cascade_kit.session.folder import read_facts, read_steps
 from cascade_kit.stage import Stage
 
 SECONDS = "seconds.json"  # beside a row's evaluations: domain -> how long its test took

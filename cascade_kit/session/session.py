@@ -23,8 +23,8 @@ from cascade_kit.checks import check_data, check_lengths
 from cascade_kit.forgetting import ForgettingMatrix
 from cascade_kit.policy import REWARD_MODEL, Policy, load_policy
 from cascade_kit.problem import Problem
-from cascade_kit.session_answers import Reply, sample_replies
-from cascade_kit.session_costs import (
+from cascade_kit.session.answers import Reply, sample_replies
+from cascade_kit.session.costs import (
     Basis,
     Costs,
     costs_of,
@@ -33,17 +33,14 @@ from cascade_kit.session_costs import (
     recorded_basis,
     recorded_evaluation,
 )
-from cascade_kit.session_data import (
+from cascade_kit.session.data import (
     chosen_stage,
     recorded_stage,
     session_data,
     training_data,
     untrained_data,
 )
-from cascade_kit.session_data import (
-    own_stage as own_stage,
-)
-from cascade_kit.session_folder import (
+from cascade_kit.session.folder import (
     check_untouched,
     is_finished,
     make_room,
@@ -55,8 +52,8 @@ from cascade_kit.session_folder import (
     stored_run,
     what_was_trained,
 )
-from cascade_kit.session_training import Training, how_trained, known_to_run, recorded
-from cascade_kit.session_weights import draw_start, keeping_weights
+from cascade_kit.session.training import Training, how_trained, known_to_run, recorded
+from cascade_kit.session.weights import draw_start, keeping_weights
 from cascade_kit.stage import ORDER, Stage, cascade
 
 

@@ -10,7 +10,7 @@ import torch
 
 from cascade_kit.cascade import Event, Run
 from cascade_kit.checks import data_hash
-from cascade_kit.session_folder import note_facts, read_facts, read_steps
+from cascade_kit.session.folder import note_facts, read_facts, read_steps
 from cascade_kit.stage import Stage
 
 
