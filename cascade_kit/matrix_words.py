@@ -71,7 +71,7 @@ def finding(matrix: "ForgettingMatrix") -> str:
 
 
 def summary(matrix: "ForgettingMatrix") -> str:
-    """Return one or two sentences: mean score start to end, then the largest drop."""
+    """Return a few sentences: mean score start to end, the largest drop, newer clear ones."""
     clause = finding(matrix)
     place = largest_fall(matrix)
     if place is not None:
@@ -87,7 +87,15 @@ def summary(matrix: "ForgettingMatrix") -> str:
     named = "the trained domain" if count == 1 else f"the {count} trained domains"
     mean = "score" if count == 1 else "mean score"
     end = matrix.metrics["acc"]
-    return f"The {mean} of {named} went from {start:.2f} to {end:.2f}; {clause}."
+    told = f"The {mean} of {named} went from {start:.2f} to {end:.2f}; {clause}."
+    newest = [
+        f"{domain} fell {-cell.mean:.2f}"
+        for column, (domain, cell) in enumerate(zip(matrix.domains, matrix.change[-1], strict=True))
+        if cell.mean < 0 and excludes_zero(cell) and place != (len(matrix.stages) - 1, column)
+    ]
+    if newest:
+        told += f" After {matrix.stages[-1]}, the newest stage, {' and '.join(newest)}."
+    return told
 
 
 def cell_rows(matrix: "ForgettingMatrix") -> list[dict[str, Any]]:

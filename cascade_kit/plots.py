@@ -184,7 +184,7 @@ PANELS: tuple[tuple[str, str, dict[str, str]], ...] = (
 )
 LIVE_PANELS = (
     PANELS[0],
-    ("Success", "share of answers", {"success_mean": "success"}),
+    ("Success", "mean, 0 to 1", {"success_mean": "success"}),
     *PANELS[1:5],
 )
 SHARES = ("Flat groups", "Truncated answers", "Success")

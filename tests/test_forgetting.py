@@ -204,6 +204,18 @@ def test_summary_names_the_largest_drop_with_its_interval():
     assert "c&d fell 0.40 after a<b, before its own stage, the largest drop (95 % " in summary
 
 
+def test_summary_also_names_clear_falls_of_the_newest_stage():
+    right = {  # of 40 items; b falls by half at a, then a falls by a quarter at b
+        ("sft", "a"): 10, ("sft", "b"): 30,
+        ("a", "a"): 40, ("a", "b"): 10,
+        ("b", "a"): 30, ("b", "b"): 40,
+    }  # fmt: skip
+    items = {cell: {f"i{k}": (float(k < n),) for k in range(40)} for cell, n in right.items()}
+    summary = ForgettingMatrix.from_items(("sft", "a", "b"), ("a", "b"), items).summary()
+    assert "b fell 0.50 after a" in summary
+    assert summary.endswith(" After b, the newest stage, a fell 0.25.")
+
+
 def test_text_table_fits_a_terminal():
     values = {"sft": 0.4, "rlhf": 0.5, "instruct": 0.6, "math": 0.2, "code": 0.5, "swe": 0.5}
     items = {

@@ -222,7 +222,7 @@ def parse_unified_diff(text: str) -> tuple[Edit, ...]:
             elif _HUNK.match(line):
                 raise PatchError("unparsable", "a hunk without a --- / +++ header")
     if not edits:
-        raise PatchError("unparsable", "no hunk")
+        raise PatchError("unparsable", "no SEARCH/REPLACE block and no hunk of a diff")
     return tuple(edits)
 
 
