@@ -63,7 +63,7 @@ def _empty_copy(policy: Policy) -> Any:
     if hasattr(config, "quantization_config"):
         del config.quantization_config
     with init_empty_weights(include_buffers=False):
-        plain = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+        plain = AutoModelForCausalLM.from_config(config, attn_implementation=policy.attention)
     state = {
         name.replace(".base_layer.", "."): tensor
         for name, tensor in base.state_dict(keep_vars=True).items()
@@ -196,6 +196,9 @@ class BufferedLayer(DynamicLayer):
     def fix(self, place: torch.Tensor) -> None:
         """From now on write at `place` (1,), a tensor that moves, and return all of the buffer."""
         self.place = place
+        for buffer in self._buffers:
+            # A place that nobody wrote is masked, but 0 x NaN would still be NaN.
+            buffer[:, :, self.keys.shape[-2] :] = 0
         self.keys, self.values = self._buffers
 
     def update(self, key_states, value_states, *args, **kwargs):
@@ -229,5 +232,4 @@ class BufferedLayer(DynamicLayer):
 
     def _room(self, states: torch.Tensor) -> torch.Tensor:
         batch, heads, _, width = states.shape
-        # Zeros: a place that nobody wrote is masked, but 0 x NaN would still be NaN.
-        return states.new_zeros(batch, heads, self.capacity, width)
+        return states.new_empty(batch, heads, self.capacity, width)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from cascade_kit.attention import NAME
 from cascade_kit.policy import Policy
 from cascade_kit.rollout import Rollout
 
@@ -84,7 +85,7 @@ def row_tokens(row: Row) -> int:
 
 
 def mask_bytes(length: int) -> int:
-    """The mask of a row of this length: a boolean and, in attention, a float32 copy."""
+    """The mask of a row of this length: a boolean and what is added to the scores."""
     return 5 * length * length
 
 
@@ -93,10 +94,10 @@ def mask_bytes(length: int) -> int:
 
 def answer_logps(policy: Policy, rows: Sequence[Row], temperature: float) -> torch.Tensor:
     """Log-probabilities (N,) of the N tokens of all answers, row by row and answer by answer."""
-    if policy.attention != "sdpa":
+    if policy.attention not in (NAME, "sdpa"):
         raise ValueError(
-            f"attention is {policy.attention!r}: only 'sdpa' takes the mask of shared prompts as "
-            "it is meant (eager is silently wrong by several nats); load with load_policy()"
+            f"attention is {policy.attention!r}: only sdpa takes the mask of shared prompts as it "
+            "is meant (eager is silently wrong by several nats); load with load_policy()"
         )
     device = policy.device
     laid_out = [_lay_out(row) for row in rows]
@@ -106,7 +107,7 @@ def answer_logps(policy: Policy, rows: Sequence[Row], temperature: float) -> tor
     mask = None  # a row with one answer is a plain causal sequence
     if any(len(row) > 1 for row in rows):
         owner = pad_sequence([part[2] for part in laid_out], batch_first=True, padding_value=-1)
-        mask = shared_prompt_mask(owner.to(device))
+        mask = additive(shared_prompt_mask(owner.to(device)), policy.dtype)
     hidden = policy.backbone(
         input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=False
     ).last_hidden_state  # (R, L, H)
@@ -141,6 +142,11 @@ def shared_prompt_mask(owner: torch.Tensor) -> torch.Tensor:
     own = owner[:, :, None] == owner[:, None, :]
     prompt = (owner == 0)[:, None, :]
     return (own | prompt).tril()[:, None]
+
+
+def additive(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A boolean mask as what is added to the scores: attention would make it so in every layer."""
+    return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, -torch.inf)
 
 
 def plain_logps(policy: Policy, rows: Sequence[Row], temperature: float) -> torch.Tensor:

@@ -340,6 +340,9 @@ def _load(model, source, bits, rank, alpha, seed, device, dtype, decoding) -> Po
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from cascade_kit.attention import register
+    from cascade_kit.lora import use_adapted_forward
+
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     dtype = dtype or default_dtype(device)
     # A local folder is named by its last part: a path means nothing on another machine.
@@ -354,7 +357,7 @@ def _load(model, source, bits, rank, alpha, seed, device, dtype, decoding) -> Po
         source,
         dtype=dtype,
         device_map={"": device},
-        attn_implementation="sdpa",
+        attn_implementation=register(),
         quantization_config=quantisation(bits, device, dtype),
     )
     base.config.use_cache = False  # rollouts ask for the cache themselves
@@ -375,6 +378,7 @@ def _load(model, source, bits, rank, alpha, seed, device, dtype, decoding) -> Po
     )
     adapted = get_peft_model(base, config, adapter_name=POLICY)
     adapted.train()
+    use_adapted_forward([layer for _, layer in lora_layers(adapted)])
     policy = Policy(adapted, tokenizer, name=name, bits=bits, dtype=dtype, decoding=decoding)
     policy.encode_prompt("Hello")  # a broken template shows here, before any work
     return policy

@@ -26,6 +26,7 @@ LAYERS = (
     {"problem", "settings", "interrupts"},
     {"intervals", "verifiers"},
     {"forgetting", "matrix_words", "domains", "shaping", "paper_matrices"},
+    {"attention", "lora"},
     {"micro", "data", "gguf", "policy"},
     {"decoding"},
     {"stage", "rollout", "reward_model"},

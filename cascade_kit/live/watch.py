@@ -6,6 +6,7 @@ notebook's file. Outside a notebook it writes a bar or lines of text.
 """
 
 import sys
+import textwrap
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ GO_ON = (
     "A new grpo.train() goes on from these weights with a fresh optimiser; after a kernel restart "
     "the stage starts over."
 )
+WIDTH = 88  # of printed lines
 LINES = 10  # printed for a phase of known length, where there is neither notebook nor terminal
 
 
@@ -52,7 +54,8 @@ def watch(events: Iterable[Any], *, total: int | None = None) -> History:
             view.show(progress, last=True)
             view.close()
         if interrupted:
-            print(how_to_go_on(progress.event), flush=True)
+            # JupyterLab breaks a longer line in the middle of a word.
+            print(textwrap.fill(how_to_go_on(progress.event), WIDTH), flush=True)
     return progress.history(interrupted=interrupted)
 
 
@@ -124,7 +127,9 @@ class NotebookView:
     def __init__(self) -> None:
         self._handles: dict[str, Any] = {}
         self._shown: dict[str, Any] = {}
-        self._status_due = self._figure_due = 0.0
+        self._status_due = 0.0
+        # Steps that are shown again come at once: the first figure is to have all of them.
+        self._figure_due = time.monotonic() + 1.0
 
     def show(self, progress: Progress, *, last: bool = False) -> None:
         """Redraw at most once a second; the figure takes at most a tenth of the time."""
