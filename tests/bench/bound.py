@@ -2,9 +2,9 @@
 
     python tests/bench/bound.py FILE [--repeats 3]        (or the same JSON on stdin)
 
-Input: {"model": FOLDER, "device": "cpu", "schedules": {NAME: [GROUP, ...]}}, a group being
-{"prompt": tokens, "answers": [tokens, ...], "flat": bool}. Output: {NAME: {"decode", "update"}},
-seconds, medians over the repeats.
+Input: {"model": FOLDER, "device": "cpu", "repeats": 3, "schedules": {NAME: [GROUP, ...]}}, a group
+being {"prompt": tokens, "answers": [tokens, ...], "flat": bool}. Output: {NAME: {"decode", "update"}}
+in seconds, medians over the repeats.
 
   decode  every prompt prefilled once, then one bare forward a token over the rows still alive, with
           the dequantised 4-bit weights as a plain model and transformers' own growing cache
@@ -42,7 +42,8 @@ def main() -> None:
     if args.repeats < 1:
         parser.error("--repeats must be at least 1")
     task = json.loads(args.file.read_text(encoding="utf-8") if args.file else sys.stdin.read())
-    print(json.dumps(bounds(task["model"], task["device"], task["schedules"], args.repeats)))
+    repeats = task.get("repeats", args.repeats)
+    print(json.dumps(bounds(task["model"], task["device"], task["schedules"], repeats)))
 
 
 def bounds(folder: str, device: str, schedules: dict, repeats: int) -> dict:

@@ -73,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add("--micro-batch", type=int, help="answers in one of TRL's updates (default: all at once)")
     add("--device", choices=("cpu", "cuda"), default="cpu", help="where both run (default: cpu)")
+    add("--bound-repeats", type=int, default=3, help="the bound is a median of N (default: 3)")
     add("--threads", type=int, help="default: OMP_NUM_THREADS, else the number of cores")
     add("--scaling", action="store_true", help="rows for more answers, prompts, vocabulary (micro)")
     add("--json", type=Path, metavar="FILE", help="write everything measured to FILE")
@@ -90,6 +91,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if args.threads is None:
         args.threads = int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
     least = {"pairs": 1, "steps": 1, "prompts": 1, "answers": 2, "max_new_tokens": 1, "threads": 1}
+    least["bound_repeats"] = 1
     least |= {
         name: 1 for name in ("prompt_tokens", "micro_batch") if getattr(args, name) is not None
     }
@@ -167,11 +169,12 @@ def run_pair(job: dict, number: int, threads: int, label: str) -> dict[str, dict
     return pair
 
 
-def run_bound(pair: dict[str, dict], threads: int, device: str) -> dict[str, dict]:
+def run_bound(pair: dict[str, dict], threads: int, device: str, repeats: int) -> dict[str, dict]:
     """Seconds of both parts of the bound for the median step of each engine."""
     task = {
         "model": pair["ours"]["source"],
         "device": device,
+        "repeats": repeats,
         "schedules": {who: pair[who]["schedules"][median_step(pair[who])] for who in pair},
     }
     return run_child("bound", task, threads, device)
@@ -381,7 +384,7 @@ def measure(args: argparse.Namespace) -> dict:
     for number in range(1, args.pairs + 1):
         label = f"pair {number}/{args.pairs}"
         pair = run_pair({**job, "seed": number}, number, args.threads, label)
-        pair["bound"] = run_bound(pair, args.threads, args.device)
+        pair["bound"] = run_bound(pair, args.threads, args.device, args.bound_repeats)
         shares = {who: bound_share(pair[who], pair["bound"][who]) for who in ("ours", "trl")}
         print(f"{label} bound: ours {shares['ours']:.0%}, TRL {shares['trl']:.0%}", flush=True)
         pairs.append(pair)
