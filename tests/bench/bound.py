@@ -3,8 +3,8 @@
     python tests/bench/bound.py FILE [--repeats 3]        (or the same JSON on stdin)
 
 Input: {"model": FOLDER, "device": "cpu", "repeats": 3, "schedules": {NAME: [GROUP, ...]}}, a group
-being {"prompt": tokens, "answers": [tokens, ...], "flat": bool}. Output: {NAME: {"decode", "update"}}
-in seconds, medians over the repeats.
+being {"prompt": tokens, "answers": [tokens, ...], "flat": bool}. Output, in seconds and as medians
+over the repeats: {NAME: {"decode", "update"}}.
 
   decode  every prompt prefilled once, then one bare forward a token over the rows still alive, with
           the dequantised 4-bit weights as a plain model and transformers' own growing cache
