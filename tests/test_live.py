@@ -104,7 +104,7 @@ def test_evaluations_and_reward_models_have_their_words():
 def test_status_has_a_named_bar_and_escaped_text():
     status = Status(("a < b",), "step 1 of 2", 1, 2)
     assert status._repr_html_() == (
-        '<div>a &lt; b</div><div><label><progress value="1" max="2"></progress> step 1 of 2'
+        '<div>a &lt; b</div><div><label><progress value="1" max="2"></progress><br>step 1 of 2'
         "</label></div>"
     )
     assert repr(status) == "a < b\nstep 1 of 2"

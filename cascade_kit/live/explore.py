@@ -107,8 +107,8 @@ class _Explorer:
         children = [Label("after stage"), *map(Label, names)]
         for row, stage in enumerate(self._matrix.stages):
             children += [Label(stage), *(self._cells[row, j] for j in range(len(names)))]
-        columns = f"repeat({len(names) + 1}, minmax(7em, 10em))"
-        grid = GridBox(children, layout=Layout(grid_template_columns=columns))
+        columns = f"repeat({len(names) + 1}, minmax(9em, 10em))"
+        grid = GridBox(children, layout=Layout(grid_template_columns=columns, overflow="auto"))
         grid.add_class("cascade-grid")
         return grid
 

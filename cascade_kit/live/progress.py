@@ -26,8 +26,10 @@ class Status:
     def _repr_html_(self) -> str:
         lines = "".join(f"<div>{escape(line)}</div>" for line in self.before)
         bar = ""
-        if self.total:  # inside a label the bar has a name for screen readers
-            bar = f'<progress value="{self.done}" max="{self.total}"></progress> '
+        if self.total:
+            # Inside a label the bar has a name for screen readers. The words get a line of their
+            # own, so that what follows does not jump when they grow.
+            bar = f'<progress value="{self.done}" max="{self.total}"></progress><br>'
         return f"{lines}<div><label>{bar}{escape(self.words)}</label></div>"
 
 
