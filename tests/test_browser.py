@@ -133,10 +133,10 @@ def errors_in(place: Any) -> list[str]:
     return place.locator(ERROR).all_text_contents()
 
 
-def says(cell: Any, text: str) -> Any:
+def says(cell: Any, text: str, timeout: float = PATIENCE) -> Any:
     """Wait until a cell's output holds a text or pattern, and return the place."""
     found = cell.locator(".jp-Cell-outputArea").get_by_text(re.compile(text)).first
-    found.wait_for()
+    found.wait_for(timeout=timeout)
     return found
 
 
@@ -176,14 +176,13 @@ def server(chromium, tmp_path_factory) -> Iterator[tuple[str, Path]]:
 def address_of(process: subprocess.Popen, home: Path) -> str:
     """The address of the server as soon as it has written it down."""
     deadline = time.monotonic() + PATIENCE / SECOND
-    while not (found := list(home.glob("runtime/jpserver-*.json"))):
-        assert process.poll() is None and time.monotonic() < deadline, log_of(home)
+    while True:
+        for path in home.glob("runtime/jpserver-*.json"):
+            if (text := path.read_text(encoding="utf-8")).endswith("}"):  # written to its end
+                return json.loads(text)["url"]
+        log = (home / "server.log").read_text(encoding="utf-8")
+        assert process.poll() is None and time.monotonic() < deadline, log
         time.sleep(0.2)
-    return json.loads(found[0].read_text(encoding="utf-8"))["url"]
-
-
-def log_of(home: Path) -> str:
-    return (home / "server.log").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -297,8 +296,8 @@ def test_training_stops_between_two_steps_goes_on_and_is_found_again(visit):
     visit.open()
     attach = visit.cell("attach")
     visit.run(attach)  # in the same kernel, so it waits for the training
+    says(attach, rf"step {STEPS} of {STEPS}.*finished", timeout=RUN_ALL)
     has_run(attach)
-    says(attach, rf"step {STEPS} of {STEPS}.*finished")
     assert steps_in(visit) == list(range(1, STEPS + 1))
     visit.picture("attached", attach)
 
