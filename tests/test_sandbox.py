@@ -1,6 +1,7 @@
 """The sandbox: what a command gets, what it cannot reach, and that nothing of it stays."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import textwrap
 import threading
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,15 @@ each_namespace_layer = pytest.mark.parametrize("layer", NAMESPACES, ids=layer_id
 def run(layer: layers.Isolation, code: str, **options) -> sandbox.Execution:
     files = {"main.py": textwrap.dedent(code)} | options.pop("files", {})
     return sandbox.run_in_layer(layer, [sys.executable, "main.py"], files, **options)
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder that every user may enter, as pytest's own is not: a layer may run as another one."""
+    folder = Path(tempfile.mkdtemp(prefix="passable-"))
+    folder.chmod(0o777)
+    yield folder
+    shutil.rmtree(folder)
 
 
 def processes_with(marker: str) -> list[int]:
@@ -428,7 +439,6 @@ def test_an_extra_folder_can_be_read_but_not_changed(layer, tmp_path):
 @pytest.fixture
 def asking(tmp_path):
     """Starts a process that asks for a command of two minutes, which shows up as `marker`."""
-    tmp_path.chmod(0o777)
     hosts = []
 
     def start(layer: layers.Isolation, marker: str) -> subprocess.Popen:
