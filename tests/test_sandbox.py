@@ -52,7 +52,7 @@ def run(layer: layers.Isolation, code: str, **options) -> sandbox.Execution:
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """A folder that every user may enter, as pytest's own is not: a layer may run as another one."""
+    """A folder that any user may enter, unlike pytest's: a layer may run as another user."""
     folder = Path(tempfile.mkdtemp(prefix="passable-"))
     folder.chmod(0o777)
     yield folder
