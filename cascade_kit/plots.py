@@ -20,7 +20,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from cascade_kit.forgetting import ForgettingMatrix
-from cascade_kit.matrix_words import excludes_zero, finding, signed, standing
+from cascade_kit.matrix_words import excludes_zero, finding, has_intervals, signed, standing
 
 SMALL, NORMAL, LARGE = 9, 11, 13  # font sizes in points
 CHANGE_LIMIT = 0.5  # colours saturate beyond; the number in the cell is exact
@@ -69,8 +69,9 @@ def plot_matrix(
     for index, axes in enumerate(figure.subplots(rows, columns, squeeze=False).flat):
         _draw_panel(axes, matrix, names, changes=index == 1)
     figure.suptitle(finding(matrix), fontsize=LARGE, fontweight="bold")
-    known = any(bounds for row in matrix.interval for bounds in row)
-    small = "Small print: 95 % interval; bold: it excludes 0." if known else "No interval is known."
+    small = "No interval is known."
+    if has_intervals(matrix):
+        small = "Small print: 95 % interval; bold: it excludes 0."
     figure.supxlabel(
         f"{small} Outlined: trained in this stage. Hatched: not yet trained.", fontsize=SMALL
     )

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from cascade_kit import grpo, shaping
 from cascade_kit.domains import Domain
@@ -123,17 +122,6 @@ def test_rewards_that_need_a_reward_model_say_so_before_any_work(problems):
 # ---- on the model ------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def exact(monkeypatch):
-    """transformers' norm without its float32 inside, which alone is 3e-9 of the gradients."""
-
-    def forward(module, hidden):
-        mean = hidden.pow(2).mean(-1, keepdim=True)
-        return module.weight * hidden * torch.rsqrt(mean + module.variance_epsilon)
-
-    monkeypatch.setattr(LlamaRMSNorm, "forward", forward)
-
-
 def answers_of(policy, stage, problems, rewards) -> list[grpo.Answer]:
     """Sampled answers with given rewards (P, G)."""
     groups = rollouts(
@@ -156,7 +144,7 @@ def gradients(policy, stage, answers) -> tuple[float, dict[str, torch.Tensor]]:
     return stats.loss, {name: p.grad * scale for name, p in parameters.items()}
 
 
-def test_update_equals_the_plain_objective(problems, exact):
+def test_update_equals_the_plain_objective(problems, float64_norms):
     """Against the formula written out with full logits, one answer at a time."""
     policy = load_policy(bits=16, dtype=torch.float64)
     stage = math_stage(overlong_filter=True, max_new_tokens=24)
@@ -183,7 +171,7 @@ def test_update_equals_the_plain_objective(problems, exact):
         torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-9 * float(largest))
 
 
-def test_micro_batches_change_nothing(problems, monkeypatch, exact):
+def test_micro_batches_change_nothing(problems, monkeypatch, float64_norms):
     policy = load_policy(bits=16, dtype=torch.float64)
     stage = math_stage()
     rewards = np.random.default_rng(0).random((4, 4)).tolist()

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from cascade_kit import logprobs
 from cascade_kit.domains.math import MATH
@@ -44,12 +43,6 @@ def gradients(policy, path, answers, *, split: bool) -> tuple[torch.Tensor, list
     return torch.cat(found), [p.grad.clone() for p in parameters]
 
 
-def norm_in_float64(module, hidden: torch.Tensor) -> torch.Tensor:
-    """transformers' norm without its float32 inside, which alone is 3e-9 of the gradients."""
-    mean = hidden.pow(2).mean(-1, keepdim=True)
-    return module.weight * hidden * torch.rsqrt(mean + module.variance_epsilon)
-
-
 def moved(policy) -> None:
     """Move the adapter off its start, where B = 0 hides the gradient of A."""
     generator = torch.Generator().manual_seed(0)
@@ -63,11 +56,11 @@ def moved(policy) -> None:
     ("bits", "dtype", "tolerance"), [(4, torch.float32, 1e-5), (16, torch.float64, 1e-9)]
 )
 @pytest.mark.parametrize("limit", [4096, 200, 60])
-def test_shared_prompts_equal_plain_rows(bits, dtype, tolerance, limit, monkeypatch):
+def test_shared_prompts_equal_plain_rows(bits, dtype, tolerance, limit, monkeypatch, request):
     policy = load_policy(bits=bits, dtype=dtype)
     moved(policy)
     if dtype == torch.float64:
-        monkeypatch.setattr(LlamaRMSNorm, "forward", norm_in_float64)
+        request.getfixturevalue("float64_norms")
     answers = sampled(policy)
     expected, plain = gradients(policy, logprobs.plain_logps, answers, split=False)
     monkeypatch.setattr(policy, "tokens_per_forward", lambda: limit)
