@@ -111,10 +111,12 @@ def answer_logps(policy: Policy, rows: Sequence[Row], temperature: float) -> tor
     hidden = policy.backbone(
         input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=False
     ).last_hidden_state  # (R, L, H)
-    row_of = torch.cat([torch.full_like(part[3], i) for i, part in enumerate(laid_out)])
-    before = torch.cat([part[3] for part in laid_out])  # the place that predicts a token, (N,)
+    length = hidden.shape[1]
+    before = torch.cat([i * length + part[3] for i, part in enumerate(laid_out)])  # (N,)
     targets = torch.tensor([t for row in rows for a in row for t in a.completion_ids])
-    chosen = hidden[row_of.to(device), before.to(device)]  # (N, H)
+    # The end of a prompt predicts the first token of every answer: its gradient is a sum. Unlike
+    # indexing, index_select adds in a fixed order, so that the same seed gives the same bytes.
+    chosen = hidden.flatten(0, 1).index_select(0, before.to(device))  # (N, H)
     return chunked_logps(policy.head, chosen, targets.to(device), temperature)
 
 
