@@ -164,3 +164,21 @@ def test_full_logits_never_exist(chunk, budget, monkeypatch):
     hidden = torch.randn(100, 4, requires_grad=True)
     logprobs.chunked_logps(head, hidden, torch.zeros(100, dtype=torch.long), 1.0).sum().backward()
     assert sizes == [16] * 6 + [4]  # and none in the backward
+
+
+def test_the_same_batch_gives_the_same_bytes_with_two_threads():
+    """The answers' gradients meet at the end of their prompt: in a fixed order, or not the same."""
+    policy = load_policy()
+    moved(policy)
+    problems = MATH.problems("train", 8)
+    answers = [a for g in rollouts(policy, problems, 32, max_new_tokens=12, key="t") for a in g]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        runs = [gradients(policy, logprobs.answer_logps, answers, split=True) for _ in range(12)]
+    finally:
+        torch.set_num_threads(threads)
+    first, *others = [
+        torch.cat([g.flatten() for g in grads]).numpy().tobytes() for _, grads in runs
+    ]
+    assert all(other == first for other in others)
