@@ -166,19 +166,16 @@ def test_full_logits_never_exist(chunk, budget, monkeypatch):
     assert sizes == [16] * 6 + [4]  # and none in the backward
 
 
-def test_the_same_batch_gives_the_same_bytes_with_two_threads():
-    """The answers' gradients meet at the end of their prompt: in a fixed order, or not the same."""
+def test_gradients_that_meet_add_up_in_a_fixed_order():
+    """The backward of plain indexing adds duplicates in the order in which threads come by: now and
+    then other bytes for the same seed, on a busy machine, where no test would wait for it."""
     policy = load_policy()
-    moved(policy)
-    problems = MATH.problems("train", 8)
-    answers = [a for g in rollouts(policy, problems, 32, max_new_tokens=12, key="t") for a in g]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        runs = [gradients(policy, logprobs.answer_logps, answers, split=True) for _ in range(12)]
-    finally:
-        torch.set_num_threads(threads)
-    first, *others = [
-        torch.cat([g.flatten() for g in grads]).numpy().tobytes() for _, grads in runs
-    ]
-    assert all(other == first for other in others)
+    problems = MATH.problems("train", 1)
+    group = rollouts(policy, problems, 4, max_new_tokens=8, key="t")[0]
+    names, waiting = set(), [logprobs.answer_logps(policy, [group], 1.0).grad_fn]
+    while waiting:
+        node = waiting.pop()
+        names.add(type(node).__name__)
+        waiting += [before for before, _ in node.next_functions if before is not None]
+    assert "IndexSelectBackward0" in names
+    assert "IndexBackward0" not in names
