@@ -172,10 +172,11 @@ def test_gradients_that_meet_add_up_in_a_fixed_order():
     policy = load_policy()
     problems = MATH.problems("train", 1)
     group = rollouts(policy, problems, 4, max_new_tokens=8, key="t")[0]
-    names, waiting = set(), [logprobs.answer_logps(policy, [group], 1.0).grad_fn]
+    seen, waiting = set(), [logprobs.answer_logps(policy, [group], 1.0).grad_fn]
     while waiting:
         node = waiting.pop()
-        names.add(type(node).__name__)
-        waiting += [before for before, _ in node.next_functions if before is not None]
+        seen.add(node)
+        waiting += [n for n, _ in node.next_functions if n is not None and n not in seen]
+    names = {type(node).__name__ for node in seen}
     assert "IndexSelectBackward0" in names
     assert "IndexBackward0" not in names
