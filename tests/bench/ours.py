@@ -66,12 +66,17 @@ def alternating_scores(problems: Sequence, completions: Sequence[str]) -> list:
 
 def make_problems(job: dict, stage, encode: Callable[[str], Sequence[int]]) -> list:
     """One fresh problem per prompt of every step, filled up to `prompt_tokens` if that is set."""
+    wanted, tokens = stage.prompts * stage.steps, job["prompt_tokens"]
+    filled = tokens is not None  # then a longer prompt is of no use: more to choose from
     problems = stage.domain.problems(
-        "train", stage.prompts * stage.steps, seed=job["seed"], difficulty=stage.difficulty
+        "train", wanted * 8 if filled else wanted, seed=job["seed"], difficulty=stage.difficulty
     )
-    if job["prompt_tokens"] is None:
+    if not filled:
         return problems
-    return [lengthened(problem, job["prompt_tokens"], encode) for problem in problems]
+    short = [problem for problem in problems if len(encode(problem.prompt)) <= tokens]
+    if len(short) < wanted:
+        raise ValueError(f"only {len(short)} of {len(problems)} prompts have {tokens} tokens or less")
+    return [lengthened(problem, tokens, encode) for problem in short[:wanted]]
 
 
 def lengthened(problem, tokens: int, encode: Callable[[str], Sequence[int]]):

@@ -69,7 +69,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--reward", choices=("domain", "alternating"),
         help="the math verifier's score (default for micro), or every second answer right, which "
-        "leaves no group without gradient (default for other models)",
+        "leaves no group without gradient (default for other models and with --prompt-tokens)",
     )  # fmt: skip
     add("--micro-batch", type=int, help="answers in one of TRL's updates (default: all at once)")
     add("--device", choices=("cpu", "cuda"), default="cpu", help="where both run (default: cpu)")
@@ -87,7 +87,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     micro = args.model == "micro"
     args.steps = args.steps if args.steps is not None else (5 if micro else 2)
     args.prompts = args.prompts if args.prompts is not None else (16 if micro else 4)
-    args.reward = args.reward or ("domain" if micro else "alternating")
+    solvable = micro and args.prompt_tokens is None  # micro solves nothing behind long filler
+    args.reward = args.reward or ("domain" if solvable else "alternating")
     if args.threads is None:
         args.threads = int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
     least = {"pairs": 1, "steps": 1, "prompts": 1, "answers": 2, "max_new_tokens": 1, "threads": 1}
