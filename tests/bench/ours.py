@@ -75,7 +75,7 @@ def make_problems(job: dict, stage, encode: Callable[[str], Sequence[int]]) -> l
         return problems
     short = [problem for problem in problems if len(encode(problem.prompt)) <= tokens]
     if len(short) < wanted:
-        raise ValueError(f"only {len(short)} of {len(problems)} prompts have {tokens} tokens or less")
+        raise ValueError(f"only {len(short)} prompts have {tokens} tokens or less")
     return [lengthened(problem, tokens, encode) for problem in short[:wanted]]
 
 
