@@ -185,7 +185,7 @@ def reward_model_scorer(folder: Path, model: str | None = None) -> PairScorer:
 
     `model` names the base model where the one noted in the folder is not found by its name.
     """
-    from cascade_kit.policy import load_policy
+    from cascade_kit.loading import load_policy
     from cascade_kit.reward_model import RewardModel
 
     places = [folder, *sorted(folder.glob("*/reward_model"))]

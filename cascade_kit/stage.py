@@ -115,9 +115,19 @@ REAL_STAGES = (
 )  # fmt: skip
 
 
-def cascade(order: Sequence[str] = ORDER, *, micro: bool = True, **overrides: Any) -> list[Stage]:
+Tier = Literal["micro", "easy", "real"]  # the embedded model; generated, for real models; your rows
+TIERS: dict[Tier, tuple[Stage, ...]] = {
+    "micro": MICRO_STAGES,
+    "easy": REAL_STAGES,
+    "real": REAL_STAGES,
+}
+
+
+def cascade(
+    order: Sequence[str] = ORDER, *, tier: Tier = "micro", **overrides: Any
+) -> list[Stage]:
     """The stages in an order of names, each at most once, with fields overridden in all of them."""
-    known = {stage.name: stage for stage in (MICRO_STAGES if micro else REAL_STAGES)}
+    known = {stage.name: stage for stage in TIERS[tier]}
     for i, name in enumerate(order):
         if name not in known:
             raise ValueError(f"unknown stage {name!r}; choose from {', '.join(known)}")

@@ -13,7 +13,8 @@ import torch
 
 from cascade_kit import grpo
 from cascade_kit.domains.math import MATH
-from cascade_kit.policy import POLICY, load_policy
+from cascade_kit.loading import load_policy
+from cascade_kit.policy import POLICY
 from cascade_kit.problem import Score
 from cascade_kit.rollout import rollouts
 from cascade_kit.stage import cascade

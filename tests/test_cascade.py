@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from cascade_kit.__main__ import main
-from cascade_kit.cascade import Run, micro_data
-from cascade_kit.policy import load_policy
+from cascade_kit.cascade import Run
+from cascade_kit.run_data import micro_data
+from cascade_kit.loading import load_policy
 from cascade_kit.stage import ORDER, cascade
 
 SHORT = "--steps 1 --prompts 2 --answers 2 --eval-items 4".split()
@@ -240,7 +241,7 @@ def test_answers_that_cannot_fit_are_refused_before_a_folder_is_made(tmp_path, c
 
 
 def test_an_interrupt_names_the_command_that_goes_on(tmp_path, capsys, monkeypatch):
-    from cascade_kit import __main__ as program
+    from cascade_kit.commands import run as program
 
     def pressed(run):
         raise KeyboardInterrupt
@@ -253,7 +254,7 @@ def test_an_interrupt_names_the_command_that_goes_on(tmp_path, capsys, monkeypat
 
 @pytest.mark.parametrize("damage", ["weights", "template"])
 def test_a_damaged_model_is_one_line(tmp_path, capsys, damage):
-    from cascade_kit.policy import MICRO
+    from cascade_kit.loading import MICRO
 
     model = tmp_path / "model"
     shutil.copytree(MICRO, model)

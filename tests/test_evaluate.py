@@ -5,7 +5,7 @@ import pytest
 from cascade_kit.domains.math import MATH
 from cascade_kit.domains.rlhf import RLHF
 from cascade_kit.evaluate import evaluate
-from cascade_kit.policy import load_policy
+from cascade_kit.loading import load_policy
 from cascade_kit.problem import Problem
 
 

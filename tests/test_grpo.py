@@ -14,7 +14,8 @@ from cascade_kit import grpo, shaping
 from cascade_kit.domains import Domain
 from cascade_kit.domains.math import MATH
 from cascade_kit.domains.rlhf import RLHF
-from cascade_kit.policy import POLICY, load_policy
+from cascade_kit.loading import load_policy
+from cascade_kit.policy import POLICY
 from cascade_kit.problem import Score
 from cascade_kit.rollout import rollouts
 from cascade_kit.stage import Stage, cascade
@@ -241,7 +242,7 @@ from dataclasses import asdict, replace
 import torch
 from cascade_kit import grpo
 from cascade_kit.domains.math import MATH
-from cascade_kit.policy import load_policy
+from cascade_kit.loading import load_policy
 from cascade_kit.stage import cascade
 torch.set_num_threads(1)
 policy = load_policy(seed=3)

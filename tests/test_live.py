@@ -14,7 +14,7 @@ from cascade_kit.grpo import train
 from cascade_kit.live.history import History
 from cascade_kit.live.progress import Progress, Status, time_words
 from cascade_kit.live.watch import in_notebook
-from cascade_kit.policy import load_policy
+from cascade_kit.loading import load_policy
 from cascade_kit.records import StepRecord
 from cascade_kit.session import open_session
 from cascade_kit.stage import cascade

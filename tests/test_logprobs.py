@@ -8,7 +8,8 @@ import torch
 from cascade_kit import logprobs
 from cascade_kit.domains.math import MATH
 from cascade_kit.domains.swe import SWE
-from cascade_kit.policy import POLICY, load_policy
+from cascade_kit.loading import load_policy
+from cascade_kit.policy import POLICY
 from cascade_kit.problem import Problem
 from cascade_kit.rollout import Rollout, rollouts
 

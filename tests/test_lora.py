@@ -6,7 +6,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from cascade_kit.attention import grouped_sdpa
 from cascade_kit.lora import adapted_forward
-from cascade_kit.policy import POLICY, REFERENCE, load_policy, lora_layers
+from cascade_kit.loading import load_policy
+from cascade_kit.policy import POLICY, REFERENCE, lora_layers
 
 
 @pytest.fixture(scope="module", params=[4, 8, 16])

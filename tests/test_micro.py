@@ -7,7 +7,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from cascade_kit.evaluate import evaluate
 from cascade_kit.micro.train import StraightThroughNF4, linear_layers
-from cascade_kit.policy import MICRO, load_policy
+from cascade_kit.loading import MICRO, load_policy
 from cascade_kit.stage import MICRO_STAGES
 
 

@@ -146,7 +146,7 @@ def test_wheel_works_alone(wheel, tmp_path):
     zipfile.ZipFile(wheel).extractall(tmp_path)
     script = (
         "import json, cascade_kit\n"
-        "from cascade_kit.policy import MICRO\n"
+        "from cascade_kit.loading import MICRO\n"
         "from cascade_kit.samples import samples_folder\n"
         "print(json.dumps([cascade_kit.__file__, str(MICRO), str(samples_folder())]))"
     )

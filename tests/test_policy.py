@@ -8,7 +8,8 @@ from transformers import AutoModelForCausalLM
 
 from cascade_kit.decoding import merged_copy
 from cascade_kit.domains.math import MATH
-from cascade_kit.policy import MICRO, POLICY, base_weight, load_policy, lora_layers, model_source
+from cascade_kit.loading import MICRO, load_policy, model_source
+from cascade_kit.policy import POLICY, base_weight, lora_layers
 from cascade_kit.rollout import rollouts
 
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from cascade_kit.domains.rlhf import RLHF, preference_pairs, reward
-from cascade_kit.policy import POLICY, REWARD_MODEL, load_policy
+from cascade_kit.loading import load_policy
+from cascade_kit.policy import POLICY, REWARD_MODEL
 from cascade_kit.reward_model import RewardModel, bradley_terry_loss
 from cascade_kit.rollout import rollouts
 

@@ -10,7 +10,7 @@ from cascade_kit import decoding
 from cascade_kit import rollout as rollout_module
 from cascade_kit.domains.math import MATH
 from cascade_kit.domains.swe import SWE
-from cascade_kit.policy import load_policy
+from cascade_kit.loading import load_policy
 from cascade_kit.problem import Problem
 from cascade_kit.rollout import draw_tokens, rollouts
 

@@ -414,7 +414,7 @@ def test_pair_accuracy_of_the_length_only_baseline(tmp_path, capsys):
 
 
 def test_pair_accuracy_of_a_reward_model_of_a_run(tmp_path, capsys):
-    from cascade_kit.policy import load_policy
+    from cascade_kit.loading import load_policy
     from cascade_kit.reward_model import RewardModel
 
     model = RewardModel(load_policy(rank=4), seed=3)

@@ -31,7 +31,7 @@ def test_only_rlhf_uses_the_toolbox_for_small_reward_models():
 def test_order_and_overrides():
     stages = cascade(["code", "math"], steps=3, answers=4)
     assert [(s.name, s.steps, s.answers) for s in stages] == [("code", 3, 4), ("math", 3, 4)]
-    assert cascade(["math"], micro=False)[0].max_new_tokens == 512
+    assert cascade(["math"], tier="real")[0].max_new_tokens == 512
 
 
 @pytest.mark.parametrize(

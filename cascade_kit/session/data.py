@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from cascade_kit import settings, shaping
-from cascade_kit.cascade import HELD_OUT_PAIRS, PAIRS, START, pool_size
+from cascade_kit.cascade import START
 from cascade_kit.data import DataSet
 from cascade_kit.domains import Domain
 from cascade_kit.domains.rlhf import preference_pairs
 from cascade_kit.problem import Problem, Score
+from cascade_kit.run_data import HELD_OUT_PAIRS, PAIRS, pool_size
 from cascade_kit.stage import Stage
 
 EVAL_ITEMS, FAST_EVAL_ITEMS = 240, 12  # held-out problems a domain

@@ -21,7 +21,8 @@ from cascade_kit import settings
 from cascade_kit.cascade import START, Event, Run, read_rows, write_json
 from cascade_kit.checks import check_data, check_lengths
 from cascade_kit.forgetting import ForgettingMatrix
-from cascade_kit.policy import REWARD_MODEL, Policy, load_policy
+from cascade_kit.loading import load_policy
+from cascade_kit.policy import REWARD_MODEL, Policy
 from cascade_kit.problem import Problem
 from cascade_kit.session.answers import Reply, sample_replies
 from cascade_kit.session.costs import (
@@ -74,7 +75,7 @@ def open_session(
     `problems` are those of an own stage, and every third is held out; without them its domain
     generates some. Raises ValueError before anything is written.
     """
-    kit = {s.name: s for s in cascade(ORDER, micro=model == "micro")}
+    kit = {s.name: s for s in stages_for(model)}
     wanted = chosen_stage(stage, kit)
     place = Path(folder) if folder else settings.notebook_folder()
     stored = stored_run(place)

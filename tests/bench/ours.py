@@ -38,7 +38,7 @@ def make_stage(job: dict):
     """The math stage of the job; with `alternating` rewards no group is flat."""
     from cascade_kit.stage import cascade
 
-    stage = cascade(["math"], micro=job["model"] == "micro")[0]
+    stage = cascade(["math"], tier="micro" if job["model"] == "micro" else "real")[0]
     domain = stage.domain
     if job["reward"] == "alternating":
         domain = replace(domain, score_batch=alternating_scores)
@@ -155,7 +155,7 @@ def run(job: dict) -> dict:
     import torch
 
     from cascade_kit.grpo import train
-    from cascade_kit.policy import load_policy, model_source
+    from cascade_kit.loading import load_policy, model_source
 
     source = model_source(job["model"])
     start = prepare(source, ())
@@ -213,7 +213,7 @@ def random_model(folder: Path, config: dict, dtype: str = "float32") -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from cascade_kit.policy import MICRO, quiet_libraries
+    from cascade_kit.loading import MICRO, quiet_libraries
 
     quiet_libraries()
     torch.manual_seed(0)
@@ -247,7 +247,7 @@ def run_or_make(job: dict) -> dict:
         random_model(Path(job["folder"]), job["random_model"])
         return {"source": job["folder"]}
     if "source_of" in job:
-        from cascade_kit.policy import model_source
+        from cascade_kit.loading import model_source
 
         return {"source": model_source(job["source_of"])}
     return run(job)

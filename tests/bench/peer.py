@@ -32,7 +32,7 @@ def load(source: str, device: str, seed: int) -> tuple:
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from cascade_kit.policy import default_dtype, quantisation
+    from cascade_kit.loading import default_dtype, quantisation
 
     dtype = default_dtype(device)
     model = AutoModelForCausalLM.from_pretrained(
@@ -141,7 +141,7 @@ def run(job: dict) -> dict:
     import torch
 
     from cascade_kit.grpo import draw_problems
-    from cascade_kit.policy import model_source, quiet_libraries
+    from cascade_kit.loading import model_source, quiet_libraries
 
     quiet_libraries()
     source = model_source(job["model"])
@@ -205,7 +205,7 @@ def check_stops(trainer, tokenizer) -> None:
 
 def configuration(trainer, lora, device: str) -> dict:
     """Everything TRL ran with; paths of this machine left out."""
-    from cascade_kit.policy import default_dtype, quantisation
+    from cascade_kit.loading import default_dtype, quantisation
 
     arguments = {
         name: value
