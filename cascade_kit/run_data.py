@@ -28,7 +28,12 @@ def tier_of(model: str, sources: Sequence[str | Path] = ()) -> Tier:
     """`micro` for the embedded model, `easy` for others without rows of their own, else `real`."""
     if model == "micro":
         return "micro"
-    return "easy" if not sources or list(sources) == [EASY] else "real"
+    return "easy" if are_generated(sources) else "real"
+
+
+def are_generated(sources: Sequence[str | Path]) -> bool:
+    """Whether the kit makes the problems itself: no source is named, or only `easy`."""
+    return not sources or [str(source) for source in sources] == [EASY]
 
 
 def stages_for(
@@ -55,9 +60,9 @@ def run_data(
     `eval_items` caps the held-out items of a domain, `pairs` the preference pairs that train and
     test a reward model. Raises ValueError for rows that cannot be used and prompts without room.
     """
-    tier = tier_of(policy.name, sources)
-    items = eval_items or EVAL_ITEMS[tier]
-    if tier != "real":
+    generated = are_generated(sources)
+    items = eval_items or EVAL_ITEMS[tier_of(policy.name, sources) if generated else "real"]
+    if generated:
         data = micro_data(stages, eval_items=items, seed=seed)
     else:
         longest = max(stage.max_new_tokens for stage in stages)

@@ -123,9 +123,7 @@ TIERS: dict[Tier, tuple[Stage, ...]] = {
 }
 
 
-def cascade(
-    order: Sequence[str] = ORDER, *, tier: Tier = "micro", **overrides: Any
-) -> list[Stage]:
+def cascade(order: Sequence[str] = ORDER, *, tier: Tier = "micro", **overrides: Any) -> list[Stage]:
     """The stages in an order of names, each at most once, with fields overridden in all of them."""
     known = {stage.name: stage for stage in TIERS[tier]}
     for i, name in enumerate(order):

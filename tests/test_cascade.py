@@ -12,8 +12,8 @@ import pytest
 
 from cascade_kit.__main__ import main
 from cascade_kit.cascade import Run
-from cascade_kit.run_data import micro_data
 from cascade_kit.loading import load_policy
+from cascade_kit.run_data import micro_data
 from cascade_kit.stage import ORDER, cascade
 
 SHORT = "--steps 1 --prompts 2 --answers 2 --eval-items 4".split()

@@ -5,8 +5,8 @@ import torch
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from cascade_kit.attention import grouped_sdpa
-from cascade_kit.lora import adapted_forward
 from cascade_kit.loading import load_policy
+from cascade_kit.lora import adapted_forward
 from cascade_kit.policy import POLICY, REFERENCE, lora_layers
 
 

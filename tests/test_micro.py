@@ -6,8 +6,8 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from cascade_kit.evaluate import evaluate
-from cascade_kit.micro.train import StraightThroughNF4, linear_layers
 from cascade_kit.loading import MICRO, load_policy
+from cascade_kit.micro.train import StraightThroughNF4, linear_layers
 from cascade_kit.stage import MICRO_STAGES
 
 

@@ -108,7 +108,7 @@ def check_before_loading(arguments: argparse.Namespace, folder: Path) -> None:
     """What can be told to be wrong without loading a model."""
     from cascade_kit.checks import check_free
     from cascade_kit.data import load_data
-    from cascade_kit.run_data import tier_of
+    from cascade_kit.run_data import are_generated
 
     if arguments.resume and arguments.out is None:
         raise ValueError("--resume needs the run folder: give it as --out")
@@ -126,7 +126,7 @@ def check_before_loading(arguments: argparse.Namespace, folder: Path) -> None:
         raise ValueError("--rank must be at least 1")
     if arguments.pairs is not None and arguments.pairs < 1:
         raise ValueError("--pairs must be at least 1")
-    if tier_of(arguments.model, arguments.data) == "real":
+    if not are_generated(arguments.data):
         load_data(*arguments.data)  # again with the tokenizer's lengths once the model is there
 
 

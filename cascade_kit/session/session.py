@@ -24,6 +24,7 @@ from cascade_kit.forgetting import ForgettingMatrix
 from cascade_kit.loading import load_policy
 from cascade_kit.policy import REWARD_MODEL, Policy
 from cascade_kit.problem import Problem
+from cascade_kit.run_data import stages_for
 from cascade_kit.session.answers import Reply, sample_replies
 from cascade_kit.session.costs import (
     Basis,
@@ -55,7 +56,7 @@ from cascade_kit.session.folder import (
 )
 from cascade_kit.session.training import Training, how_trained, known_to_run, recorded
 from cascade_kit.session.weights import draw_start, keeping_weights
-from cascade_kit.stage import ORDER, Stage, cascade
+from cascade_kit.stage import ORDER, Stage
 
 
 def open_session(
