@@ -4,6 +4,7 @@ Every check raises a ValueError of one line that names the remedy, and writes no
 """
 
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -81,7 +82,7 @@ def check_lengths(policy: Policy, data: DataSet, evaluated: Sequence[Stage]) -> 
     for stage in evaluated:
         name = stage.domain.name
         problems = [*data.train.get(name, ()), *data.eval[name]]
-        longest = max(len(policy.encode_prompt(p.prompt)) for p in problems)
+        longest = max(len(policy.encode_prompt(p.prompt, p.examples)) for p in problems)
         if longest + stage.max_new_tokens > policy.max_positions:
             raise ValueError(
                 f"{name}: the longest prompt has {longest} tokens, and with {stage.max_new_tokens} "
@@ -91,7 +92,8 @@ def check_lengths(policy: Policy, data: DataSet, evaluated: Sequence[Stage]) -> 
 
 def data_hash(data: DataSet) -> str:
     """A short hash of all problems and pairs: equal hashes mean equal data."""
-    ids = [p.id + p.prompt for rows in (*data.train.values(), *data.eval.values()) for p in rows]
+    problems = [p for rows in (*data.train.values(), *data.eval.values()) for p in rows]
+    ids = ["".join([p.id, *itertools.chain(*p.examples), p.prompt]) for p in problems]
     pairs = [p.prompt + p.chosen + p.rejected for p in (*data.train_pairs, *data.eval_pairs)]
     return hashlib.sha256("\0".join([*ids, *pairs]).encode()).hexdigest()[:16]
 

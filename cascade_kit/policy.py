@@ -112,10 +112,17 @@ class Policy:
             if needed:
                 base.gradient_checkpointing_disable()
 
-    def encode_prompt(self, prompt: str) -> list[int]:
-        """Token ids of one user turn in the model's chat template, ready for the answer."""
+    def encode_prompt(self, prompt: str, examples: Sequence[tuple[str, str]] = ()) -> list[int]:
+        """Token ids of one user turn in the model's chat template, ready for the answer.
+
+        `examples` are (user, assistant) turns that stand before it.
+        """
+        dialogue = []
+        for user, assistant in (*examples, (prompt, None)):
+            dialogue.append({"role": "user", "content": user})
+            dialogue.append({"role": "assistant", "content": assistant})
         text = self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
+            dialogue[:-1], tokenize=False, add_generation_prompt=True
         )
         # The template writes the special tokens itself; adding more would double the BOS.
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]

@@ -18,6 +18,7 @@ class Problem:
     domain: str  # "rlhf", "instruct", "math", "code" or "swe"
     prompt: str  # the user turn, before the chat template
     target: Mapping[str, Any] = field(default_factory=dict)  # gold answer, tests, constraints, ...
+    examples: tuple[tuple[str, str], ...] = ()  # worked ones: (user, assistant) turns before it
 
 
 DERIVED = -1.0  # no success lies there: derive it from the value

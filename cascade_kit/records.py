@@ -49,11 +49,14 @@ class Answer:
 
     def row(self, step: int) -> dict:
         """The line of `rollouts.jsonl`."""
+        problem = self.rollout.problem
+        examples = {"examples": problem.examples} if problem.examples else {}
         return {
             "step": step,
-            "problem_id": self.rollout.problem.id,
+            "problem_id": problem.id,
             "sample": self.rollout.sample,
-            "prompt": self.rollout.problem.prompt,
+            **examples,
+            "prompt": problem.prompt,
             "completion": self.rollout.text,
             "value": self.score.value,
             "parts": dict(self.score.parts),

@@ -67,10 +67,11 @@ class RewardModel:
     def _rollout_ids(self, rollout: Rollout) -> list[int]:
         if THOUGHT_END in rollout.text and rollout.stopped:
             return self.encode(rollout.problem.prompt, rollout.text)
+        prompt = self.policy.encode_prompt(rollout.problem.prompt)  # pairs have no examples either
         if rollout.stopped:  # the one end of turn that the reward model was trained with
             end = self.policy.tokenizer.eos_token_id
-            return [*rollout.prompt_ids, *rollout.completion_ids[:-1], end]
-        return [*rollout.prompt_ids, *rollout.completion_ids]
+            return [*prompt, *rollout.completion_ids[:-1], end]
+        return [*prompt, *rollout.completion_ids]
 
     @torch.no_grad()
     def score_ids(self, rows: Sequence[Sequence[int]]) -> np.ndarray:

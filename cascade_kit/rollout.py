@@ -53,7 +53,7 @@ def rollouts(
     `key` names the random stream, for example "seed/math/12"; the problem's id and the sample's
     number are added to it. Raises ValueError for a prompt that leaves no room for an answer.
     """
-    prompts = [policy.encode_prompt(problem.prompt) for problem in problems]
+    prompts = [policy.encode_prompt(problem.prompt, problem.examples) for problem in problems]
     for problem, ids in zip(problems, prompts, strict=True):
         if len(ids) + max_new_tokens > policy.max_positions:
             raise ValueError(

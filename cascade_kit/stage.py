@@ -10,6 +10,7 @@ import numpy as np
 from cascade_kit import shaping
 from cascade_kit.domains import Domain
 from cascade_kit.domains.code import CODE
+from cascade_kit.domains.easy import EASY_CODE, EASY_INSTRUCT, EASY_MATH, EASY_RLHF, EASY_SWE
 from cascade_kit.domains.instruct import INSTRUCT
 from cascade_kit.domains.math import MATH
 from cascade_kit.domains.rlhf import RLHF
@@ -92,6 +93,28 @@ MICRO_STAGES = (
     Stage(name="swe", domain=SWE, steps=40, max_new_tokens=96, learning_rate=1e-3),
 )  # fmt: skip
 
+# Settings for small real models on generated problems: an answer takes seconds on a CPU, so that a
+# step has few of them, and 20 steps move an adapter only at a high rate.
+EASY_STAGES = (
+    Stage(
+        name="rlhf", domain=EASY_RLHF, steps=20, prompts=4, max_new_tokens=48, learning_rate=3e-4,
+        kl_coef=1e-3, loss="sequence", reward=shaping.preference_tanh,
+    ),
+    Stage(
+        name="instruct", domain=EASY_INSTRUCT, steps=20, prompts=4, max_new_tokens=48,
+        learning_rate=3e-4,
+    ),
+    Stage(
+        name="math", domain=EASY_MATH, steps=20, prompts=4, max_new_tokens=24, learning_rate=3e-4,
+    ),
+    Stage(
+        name="code", domain=EASY_CODE, steps=20, prompts=4, max_new_tokens=48, learning_rate=3e-4,
+    ),
+    Stage(
+        name="swe", domain=EASY_SWE, steps=20, prompts=4, max_new_tokens=64, learning_rate=3e-4,
+    ),
+)  # fmt: skip
+
 # Settings for real models: the paper's tables with ten times its learning rates, the usual
 # translation from full fine-tuning to LoRA; lengths, batches and steps are scaled to one GPU.
 REAL_STAGES = (
@@ -118,7 +141,7 @@ REAL_STAGES = (
 Tier = Literal["micro", "easy", "real"]  # the embedded model; generated, for real models; your rows
 TIERS: dict[Tier, tuple[Stage, ...]] = {
     "micro": MICRO_STAGES,
-    "easy": REAL_STAGES,
+    "easy": EASY_STAGES,
     "real": REAL_STAGES,
 }
 

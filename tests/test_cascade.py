@@ -13,7 +13,7 @@ import pytest
 from cascade_kit.__main__ import main
 from cascade_kit.cascade import Run
 from cascade_kit.loading import load_policy
-from cascade_kit.run_data import micro_data
+from cascade_kit.run_data import generated_data
 from cascade_kit.stage import ORDER, cascade
 
 SHORT = "--steps 1 --prompts 2 --answers 2 --eval-items 4".split()
@@ -24,7 +24,7 @@ def run(tmp_path_factory):
     """Two short stages through the library, with all five domains evaluated."""
     stages = cascade(["rlhf", "code"], steps=2, prompts=2, answers=4)
     domains = cascade(ORDER)
-    data = micro_data([replace(s, steps=2, prompts=2) for s in domains], eval_items=6)
+    data = generated_data([replace(s, steps=2, prompts=2) for s in domains], eval_items=6)
     data = replace(data, train_pairs=data.train_pairs[:64], eval_pairs=data.eval_pairs[:20])
     folder = tmp_path_factory.mktemp("runs") / "short"
     run = Run.create(folder, load_policy(), data, stages, domains=domains, seed=4)

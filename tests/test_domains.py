@@ -39,6 +39,7 @@ def test_bad_arguments_name_the_remedy(domain):
 def test_more_problems_than_there_are_is_an_error():
     with pytest.raises(ValueError, match="has only about .* ask for fewer than 5000"):
         RLHF.problems("eval", 5000)
+    assert 40 < len(RLHF.problems("eval", 5000, fewer=True)) < 5000
 
 
 @every_domain

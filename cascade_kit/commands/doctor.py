@@ -17,7 +17,7 @@ def command(arguments: argparse.Namespace) -> int:
     from cascade_kit.cascade import versions
     from cascade_kit.grpo import train
     from cascade_kit.loading import load_policy
-    from cascade_kit.run_data import micro_data
+    from cascade_kit.run_data import generated_data
     from cascade_kit.stage import cascade
     from cascade_kit.verifiers.sandbox import isolation
 
@@ -33,7 +33,7 @@ def command(arguments: argparse.Namespace) -> int:
     print(f"{'4-bit layers':14} {four_bit} (NF4), arithmetic in {policy.describe()['dtype']}")
     stage = cascade(["math"])[0].fast()
     before = policy.adapter_hash()
-    data = micro_data([stage], eval_items=2)
+    data = generated_data([stage], eval_items=2)
     for record, _ in train(policy, stage, data.train["math"]):
         took = sum(record.seconds.values())
         print(

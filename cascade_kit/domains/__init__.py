@@ -26,11 +26,14 @@ class Domain:
     reward: Callable[[Problem, str], Score]
     score_batch: Callable[[Sequence[Problem], Sequence[str]], list[Score]] | None = None
 
-    def problems(self, split: str, n: int, *, seed: int = 0, difficulty: int = 2) -> list[Problem]:
+    def problems(
+        self, split: str, n: int, *, seed: int = 0, difficulty: int = 2, fewer: bool = False
+    ) -> list[Problem]:
         """`n` distinct generated problems of a split; the same arguments give the same list.
 
         A problem belongs to the split that the hash of its prompt falls into, so no prompt is in
-        two splits whatever the seed.
+        two splits whatever the seed. With `fewer`, a domain that has less than `n` gives what it
+        has; else that is a ValueError.
         """
         if split not in SPLITS:
             raise ValueError(f"split {split!r} does not exist; choose one of {', '.join(SPLITS)}")
@@ -45,6 +48,8 @@ class Domain:
                 found[problem.id] = problem
                 misses = 0
             elif (misses := misses + 1) > 5000:
+                if fewer and found:
+                    break
                 raise ValueError(
                     f"domain {self.name!r} has only about {len(found)} distinct {split} problems "
                     f"of difficulty {difficulty}; ask for fewer than {n}"

@@ -90,8 +90,12 @@ def draw_answer(rng: random.Random, topic: str) -> str:
     return text.rstrip(".!?") if rng.random() < 0.1 else text
 
 
-def preference_pairs(split: str, n: int, *, seed: int = 0) -> list[PreferencePair]:
+def preference_pairs(
+    split: str, n: int, *, seed: int = 0, domain: Domain | None = None
+) -> list[PreferencePair]:
     """`n` comparisons of two written answers, labelled by a noisy judge of the true preference.
+
+    The prompts are those of `domain`, by default this one.
 
     The judge follows Bradley-Terry: P(first is chosen) = sigmoid(12 * difference), so a difference
     of 0.25 is judged right 95 % of the time. Pairs that differ by less than 0.1 are left out, as
@@ -99,7 +103,7 @@ def preference_pairs(split: str, n: int, *, seed: int = 0) -> list[PreferencePai
     """
     rng = random.Random(f"pairs/{split}/{seed}")
     pairs: list[PreferencePair] = []
-    problems = RLHF.problems(split, min(n, 300), seed=seed)
+    problems = (domain or RLHF).problems(split, min(n, 300), seed=seed)
     while len(pairs) < n:
         problem = rng.choice(problems)
         first, second = (draw_answer(rng, problem.target["topic"]) for _ in range(2))

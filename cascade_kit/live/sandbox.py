@@ -81,7 +81,9 @@ def problem_page(problem: Problem) -> str:
     if right is not None:
         parts.append(text_block("A right answer", right))
     hidden = folded("What a right answer is (the model never sees this)", "".join(parts))
-    return text_block("Prompt", problem.prompt) + (hidden if parts else "")
+    turns = "\n\n".join(f"User: {user}\nAssistant: {said}" for user, said in problem.examples)
+    shown = text_block("Worked examples before the prompt", turns) if turns else ""
+    return shown + text_block("Prompt", problem.prompt) + (hidden if parts else "")
 
 
 def right_answer(problem: Problem) -> str | None:

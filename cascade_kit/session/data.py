@@ -12,8 +12,8 @@ from cascade_kit.data import DataSet
 from cascade_kit.domains import Domain
 from cascade_kit.domains.rlhf import preference_pairs
 from cascade_kit.problem import Problem, Score
-from cascade_kit.run_data import HELD_OUT_PAIRS, PAIRS, pool_size
-from cascade_kit.stage import Stage
+from cascade_kit.run_data import PAIRS, train_pool
+from cascade_kit.stage import Stage, Tier
 
 EVAL_ITEMS, FAST_EVAL_ITEMS = 240, 12  # held-out problems a domain
 FAST_PAIRS = (64, 32)  # preference pairs to train and to test a reward model
@@ -111,25 +111,29 @@ def untrained_data(
     )
 
 
-def training_data(data: DataSet, stage: Stage, own: Sequence[Problem], seed: int) -> DataSet:
+def training_data(
+    data: DataSet, stage: Stage, own: Sequence[Problem], seed: int, tier: Tier
+) -> DataSet:
     """The data with what a training needs: its problems, and pairs for a reward model.
 
-    Without problems of the reader's own, the stage's domain generates some.
+    Without problems of the reader's own, the stage's domain generates some; `tier` says how many
+    pairs.
     """
-    made = own or stage.domain.problems(
-        "train", pool_size(stage), seed=seed, difficulty=stage.difficulty
-    )
-    data = replace(data, train={stage.name: tuple(made)})
-    return with_pairs(data, seed) if stage.needs_reward_model else data
+    data = replace(data, train={stage.name: tuple(own) or train_pool(stage, seed)})
+    return with_pairs(data, stage, seed, tier) if stage.needs_reward_model else data
 
 
-def with_pairs(data: DataSet, seed: int) -> DataSet:
-    """The data with preference pairs to train and test a reward model."""
-    train, held_out = FAST_PAIRS if settings.fast() else (PAIRS, HELD_OUT_PAIRS)
+def with_pairs(data: DataSet, stage: Stage, seed: int, tier: Tier) -> DataSet:
+    """The data with preference pairs to train and test a reward model.
+
+    They are on the stage's own requests if it is the rlhf stage, else on those of the tier `micro`.
+    """
+    train, held_out = FAST_PAIRS if settings.fast() else PAIRS[tier]
+    requests = stage.domain if stage.domain.name == "rlhf" else None
     return replace(
         data,
-        train_pairs=tuple(preference_pairs("train", train, seed=seed)),
-        eval_pairs=tuple(preference_pairs("eval", held_out)),
+        train_pairs=tuple(preference_pairs("train", train, seed=seed, domain=requests)),
+        eval_pairs=tuple(preference_pairs("eval", held_out, domain=requests)),
     )
 
 

@@ -24,7 +24,7 @@ from cascade_kit.forgetting import ForgettingMatrix
 from cascade_kit.loading import load_policy
 from cascade_kit.policy import REWARD_MODEL, Policy
 from cascade_kit.problem import Problem
-from cascade_kit.run_data import stages_for
+from cascade_kit.run_data import stages_for, tier_of
 from cascade_kit.session.answers import Reply, sample_replies
 from cascade_kit.session.costs import (
     Basis,
@@ -286,7 +286,9 @@ class Session:
     def _train(self) -> Iterator[Event]:
         """The work itself: from the stage before to a finished folder."""
         run, base = self.run, self.continues
-        run.data = training_data(run.data, self.stage, self._own_problems, run.seed)
+        run.data = training_data(
+            run.data, self.stage, self._own_problems, run.seed, tier_of(run.policy.name)
+        )
         # A step cannot hold more prompts than there are; what is recorded is what is done.
         most = len(run.data.train[self.name])
         stage = replace(self.stage, prompts=min(self.stage.prompts, most))
@@ -411,7 +413,9 @@ class Session:
         stage, run = stage or self.stage, self.run
         basis = recorded_basis(self.folders[self.name]) or self._probes.get(self.name)
         if basis is None:
-            problems = training_data(run.data, stage, self._own_problems, run.seed).train[self.name]
+            problems = training_data(
+                run.data, stage, self._own_problems, run.seed, tier_of(run.policy.name)
+            ).train[self.name]
             with self.weights_of(None):
                 basis = probed_basis(self.policy, stage, problems, run.seed)
             self._probes[self.name] = basis
