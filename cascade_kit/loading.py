@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 
 from cascade_kit.policy import POLICY, Policy, lora_layers
+from cascade_kit.presets import hub_id
 
 MICRO = Path(__file__).parent / "micro" / "model"
 
@@ -31,11 +32,12 @@ def load_policy(
 ) -> Policy:
     """Load a base model in 4 bits (NF4), 8 bits or unquantised (16), with one trainable adapter.
 
-    `model` is "micro" (the embedded model), a local Hugging Face folder, a `.gguf` file or a Hub
-    id. The adapter is fresh (its B is 0, so the policy starts as the base model), its rank, alpha
-    and seed as given; all linear layers carry it. `decoding` chooses what samples: a merged copy of
-    the weights (fast, see `Policy.merged_bytes`) or the adapted layers (no extra memory); "auto" is
-    the copy up to 4 GiB. Raises ValueError, with the remedy, for a model
+    `model` is "micro" (the embedded model), a local Hugging Face folder, a `.gguf` file, a Hub id
+    or the short name of one (`presets.presets()`). The adapter is fresh (its B is 0, so the policy
+    starts as the base model), its rank, alpha and seed as given; all linear layers carry it.
+    `decoding` chooses what samples: a merged copy of the weights (fast, see `Policy.merged_bytes`)
+    or the adapted layers (no extra memory); "auto" is the copy up to 4 GiB, in 16 bits up to
+    1 GiB. Raises ValueError, with the remedy, for a model
     without chat template or an impossible setting.
     """
     if bits not in (4, 8, 16):
@@ -72,7 +74,7 @@ def _load(model, source, bits, rank, alpha, seed, device, dtype, decoding) -> Po
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     dtype = dtype or default_dtype(device)
     # A local folder is named by its last part: a path means nothing on another machine.
-    name = Path(model).name if Path(source).is_dir() else str(model)
+    name = Path(model).name if Path(source).is_dir() else source
     tokenizer = AutoTokenizer.from_pretrained(source)
     if not getattr(tokenizer, "chat_template", None):
         raise ValueError(
@@ -128,7 +130,7 @@ def model_source(model: str | Path) -> str:
             f"no model at {model}: give 'micro', a Hugging Face model folder, a .gguf file or a "
             "Hub id such as Qwen/Qwen2.5-0.5B-Instruct"
         )
-    return str(model)
+    return hub_id(str(model))
 
 
 def quantisation(bits: int, device: str, dtype: torch.dtype) -> Any:
