@@ -22,6 +22,7 @@ from cascade_kit.checks import (
     check_data,
     check_free,
     check_lengths,
+    check_prompt_caps,
     data_hash,
     has_truth,
     stored_settings,
@@ -94,6 +95,7 @@ class Run:
         evaluated = list({s.domain.name: s for s in [*stages, *domains]}.values())
         check_data(data, stages, evaluated)
         check_lengths(policy, data, evaluated)
+        check_prompt_caps(policy, data, stages)
         # A step cannot hold more prompts than there are; what is recorded is what is done.
         stages = [
             replace(s, prompts=min(s.prompts, len(data.train[s.domain.name]))) for s in stages

@@ -90,6 +90,22 @@ def check_lengths(policy: Policy, data: DataSet, evaluated: Sequence[Stage]) -> 
             )
 
 
+def check_prompt_caps(policy: Policy, data: DataSet, stages: Sequence[Stage]) -> None:
+    """Raise ValueError if a stage, in one of its phases, caps prompts so that none is left."""
+    for stage in stages:
+        caps = [stage.max_prompt_tokens, *(phase.max_prompt_tokens for phase in stage.phases)]
+        lowest = min((cap for cap in caps if cap is not None), default=None)
+        if lowest is None:
+            continue
+        problems = data.train[stage.domain.name]
+        shortest = min(len(policy.encode_prompt(p.prompt, p.examples)) for p in problems)
+        if shortest > lowest:
+            raise ValueError(
+                f"stage {stage.name!r}: the shortest prompt has {shortest} tokens, more than "
+                f"max_prompt_tokens={lowest}; raise it, or bring shorter rows"
+            )
+
+
 def data_hash(data: DataSet) -> str:
     """A short hash of all problems and pairs: equal hashes mean equal data."""
     problems = [p for rows in (*data.train.values(), *data.eval.values()) for p in rows]

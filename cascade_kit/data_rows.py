@@ -14,17 +14,10 @@ from typing import Any
 
 from cascade_kit.data_columns import Row, missing_words
 from cascade_kit.data_patch import apply_gold_patch
+from cascade_kit.domains.swe import ask_repair, fenced
 from cascade_kit.problem import PreferencePair, Problem
 
 PYTHON_BLOCK = "Answer with the whole function in one ```python block."
-SWE_FORM = """\
-Answer with one or more edits in this form, and nothing else:
-### path/of/the/file.py
-<<<<<<< SEARCH
-the lines to replace, exactly as they stand in the file
-=======
-the lines that take their place
->>>>>>> REPLACE"""
 DEFAULT_TEST_RUN = "python -m pytest -q"
 
 
@@ -161,17 +154,15 @@ def read_repository_task(row: Row) -> Problem | Dropped:
     if not changed:
         return Dropped("a gold change that changes nothing", row.name)
     gold = {path: text for path, text in {**files, **changes}.items() if text is not None}
-    shown = "\n\n".join(
-        f"### {path}\n{fenced(files[path], 'python' if path.endswith('.py') else '')}"
-        for path in changed
-        if path in files
-    )
+    issue, shown = _clean(issue), [path for path in changed if path in files]
     return Problem(
         row.id,
         "swe",
-        f"Fix this issue in the files below.\n\n{_clean(issue)}\n\n{shown}\n\n{SWE_FORM}",
+        ask_repair(issue, files, shown),
         {
+            "issue": issue,
             "files": files,
+            "shown": shown,
             "gold_files": gold,
             "fail_to_pass": row.texts("FAIL_TO_PASS"),
             "pass_to_pass": row.texts("PASS_TO_PASS"),
@@ -247,14 +238,6 @@ def _message(row: Row, column: str, message: Any) -> tuple[str, str]:
     if not isinstance(role, str) or not isinstance(text, str):
         raise row.fault(f"column {column!r} needs {wanted}, both as text; correct the row")
     return {"human": "user", "gpt": "assistant"}.get(role, role), text
-
-
-def fenced(text: str, language: str = "") -> str:
-    """A text between fences that are longer than any in it."""
-    fence = "```"
-    while fence in text:
-        fence += "`"
-    return f"{fence}{language}\n{text.removesuffix(chr(10))}\n{fence}"
 
 
 def _clean(text: str) -> str:

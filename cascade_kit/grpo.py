@@ -20,11 +20,13 @@ Where this differs from the paper or fills its silence:
     stage started from
   - groups whose rewards are all equal have no gradient; their forward is left out unless a KL
     term needs it, and their tokens stay in the denominator
+  - a stage's `filter` and `phases` are in curriculum.py and stage.py; with the batch filter, groups
+    whose rewards are all equal are replaced by further prompts, at most three times a step
   - the denominator is the tokens of all answers that the overlong filter leaves; answers that it
     removes still count in the mean and std of their group
 """
 
-import random
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -33,6 +35,7 @@ import numpy as np
 import torch
 from torch.nn.utils import clip_grad_norm_
 
+from cascade_kit.curriculum import Curriculum
 from cascade_kit.domains.rlhf import has_foreign_script
 from cascade_kit.logprobs import answer_logps, micro_batches
 from cascade_kit.policy import POLICY, REFERENCE, Policy
@@ -43,6 +46,7 @@ from cascade_kit.shaping import GroupScores
 from cascade_kit.stage import Stage
 
 RewardModel = Callable[[Sequence[Rollout]], np.ndarray]  # N answers -> raw scores (N,)
+MOST_DRAWS = 4  # of prompts in a step with the batch filter; then it makes do with what it has
 
 
 # ---- the four functions of the algorithm -------------------------------------------------------
@@ -107,41 +111,56 @@ def train(
     )
     if stage.kl_coef > 0:
         policy.add_adapter(REFERENCE, copy_of=POLICY)
+    curriculum = Curriculum(
+        problems,
+        stage,
+        seed,
+        prompt_tokens=lambda p: len(policy.encode_prompt(p.prompt, p.examples)),
+    )
     for step in range(1, stage.steps + 1):
-        batch = draw_problems(problems, stage, seed, step)
+        now, seconds = stage.at(step), dict.fromkeys(("rollout", "score", "update"), 0.0)
+        groups: list[list[Answer]] = []
+        tried = 0
+        for draw in range(MOST_DRAWS if stage.filter == "batch" else 1):
+            batch = curriculum.draw(now, stage.prompts - len(groups))
+            tried += len(batch)
 
-        # 1. Sample G answers to each of P prompts.
-        started = time.perf_counter()
-        groups = rollouts(
-            policy,
-            batch,
-            stage.answers,
-            max_new_tokens=stage.max_new_tokens,
-            temperature=stage.temperature,
-            key=f"{seed}/{stage.name}/{step}",
-        )
-        sampled = time.perf_counter()
+            # 1. Sample G answers to each of P prompts.
+            with timed(seconds, "rollout"):
+                sampled = rollouts(
+                    policy,
+                    batch,
+                    now.answers,
+                    max_new_tokens=now.max_new_tokens,
+                    temperature=now.temperature,
+                    key=f"{seed}/{stage.name}/{step}" + f"/{draw}" * (draw > 0),
+                )
 
-        # 2. Score them.
-        scores, rewards = score_groups(stage, groups, reward_model)
-        scored = time.perf_counter()
+            # 2. Score them.
+            with timed(seconds, "score"):
+                scores, rewards = score_groups(now, sampled, reward_model)
 
-        # 3. Compare each answer with its group.
-        advantages = group_advantages(torch.from_numpy(rewards))
-        answers = [
-            Answer(rollout, score, float(reward), float(advantage))
-            for group in zip(groups, scores, rewards, advantages, strict=True)
-            for rollout, score, reward, advantage in zip(*group, strict=True)
-        ]
+            # 3. Compare each answer with its group.
+            drawn = compared(sampled, scores, rewards)
+            curriculum.tell(success_rates(drawn))
+            if stage.filter == "batch":
+                groups += [group for group in drawn if any(a.advantage for a in group)]
+                if len(groups) == stage.prompts:
+                    break
 
         # 4. One gradient step.
-        stats = update(policy, optimizer, stage, answers)
-        seconds = {
-            "rollout": sampled - started,
-            "score": scored - sampled,
-            "update": time.perf_counter() - scored,
-        }
-        yield record(step, stage, answers, rewards, stats, seconds), answers
+        answers = [answer for group in groups or drawn for answer in group]
+        with timed(seconds, "update"):
+            stats = update(policy, optimizer, now, answers)
+        yield record(step, now, answers, stats, seconds, tried, curriculum.left_out), answers
+
+
+@contextlib.contextmanager
+def timed(seconds: dict[str, float], part: str) -> Iterator[None]:
+    """Add the time that the block takes to a part of `seconds`."""
+    started = time.perf_counter()
+    yield
+    seconds[part] += time.perf_counter() - started
 
 
 def check_ready(
@@ -164,13 +183,24 @@ def check_ready(
     return parameters
 
 
-def draw_problems(problems: Sequence[Problem], stage: Stage, seed: int, step: int) -> list[Problem]:
-    """The P problems of a step: a fresh shuffle per epoch, no repetition within an epoch."""
-    size = min(stage.prompts, len(problems))
-    epoch, position = divmod(step - 1, len(problems) // size)
-    order = list(problems)
-    random.Random(f"{seed}/{stage.name}/epoch {epoch}").shuffle(order)
-    return order[position * size : (position + 1) * size]
+def compared(
+    groups: list[list[Rollout]], scores: list[list[Score]], rewards: np.ndarray
+) -> list[list[Answer]]:
+    """P groups of G answers with their advantages; `rewards` is (P, G)."""
+    advantages = group_advantages(torch.from_numpy(rewards))
+    return [
+        [Answer(r, score, float(reward), float(a)) for r, score, reward, a in zip(*of, strict=True)]
+        for of in zip(groups, scores, rewards, advantages, strict=True)
+    ]
+
+
+def success_rates(groups: list[list[Answer]]) -> dict[str, float]:
+    """The share of answers that fully succeed, by problem; without those nobody can judge."""
+    return {
+        group[0].rollout.problem.id: float(np.mean([a.score.success == 1.0 for a in group]))
+        for group in groups
+        if group[0].score.success is not None
+    }
 
 
 def score_groups(

@@ -36,6 +36,10 @@ class StepRecord:
     loss: float
     seconds: dict[str, float]  # rollout, score, update
     peak_memory_mb: float | None  # None where the platform does not tell
+    max_new_tokens: int | None = None  # in this step: a phase may shorten the stage's
+    temperature: float | None = None
+    refilled: int = 0  # prompts that were tried in place of groups without a gradient
+    left_out: int = 0  # problems that the epoch filter keeps out of this epoch
 
 
 @dataclass(frozen=True)
@@ -83,11 +87,13 @@ def record(
     step: int,
     stage: Stage,
     answers: Sequence[Answer],
-    rewards: np.ndarray,
     stats: UpdateStats,
     seconds: dict[str, float],
+    tried: int,
+    left_out: int,
 ) -> StepRecord:
-    """Sum up one step."""
+    """Sum up one step: `stage` as it was in force, `tried` prompts drawn in all."""
+    rewards = np.array([a.reward for a in answers]).reshape(-1, stage.answers)  # (P, G)
     values = np.array([a.score.value for a in answers])
     successes = [a.score.success for a in answers if a.score.success is not None]
     lengths = [len(a.rollout.completion_ids) for a in answers]
@@ -109,6 +115,10 @@ def record(
         tokens=sum(lengths),
         seconds={name: round(value, 4) for name, value in seconds.items()},
         peak_memory_mb=peak_memory_mb(),
+        max_new_tokens=stage.max_new_tokens,
+        temperature=stage.temperature,
+        refilled=max(0, tried - stage.prompts),
+        left_out=left_out,
         **asdict(stats),
     )
 

@@ -19,6 +19,22 @@ from cascade_kit.shaping import GroupScores
 
 
 @dataclass(frozen=True, kw_only=True)
+class Phase:
+    """What is other in the first part of a stage; None leaves a setting as the stage has it."""
+
+    until: float  # the phase ends after this share of the stage's steps, in (0, 1)
+    max_new_tokens: int | None = None
+    max_prompt_tokens: int | None = None
+    noisy_files: int | None = None
+    temperature: float | None = None
+    overlong_filter: bool | None = None
+
+    def changes(self) -> dict[str, Any]:
+        """The settings that the phase replaces."""
+        return {k: v for k, v in vars(self).items() if k != "until" and v is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stage:
     """One RL stage. `dataclasses.replace(stage, steps=10)` makes a variant."""
 
@@ -35,6 +51,10 @@ class Stage:
     overlong_filter: bool = False  # True: truncated answers leave the loss, not the baseline
     reward: Callable[[GroupScores], np.ndarray] = shaping.verifier  # scores -> rewards, (P, G)
     difficulty: int = 2  # of generated problems, 1..3
+    filter: Literal["none", "epoch", "batch"] = "none"  # of prompts without a gradient; curriculum
+    max_prompt_tokens: int | None = None  # longer prompts are not trained on
+    noisy_files: int = 0  # SWE rows: files in the prompt, besides those that the fix touches
+    phases: tuple[Phase, ...] = ()  # what is other at first, in order; then the above holds
 
     def __post_init__(self) -> None:
         at_least = {"steps": 1, "prompts": 1, "answers": 2, "max_new_tokens": 1}
@@ -52,6 +72,43 @@ class Stage:
             )
         if self.loss not in ("token", "sequence"):
             raise ValueError(f"stage {self.name!r}: loss is 'token' or 'sequence'")
+        if self.filter not in ("none", "epoch", "batch"):
+            raise ValueError(f"stage {self.name!r}: filter is 'none', 'epoch' or 'batch'")
+        if (self.max_prompt_tokens or 1) < 1 or self.noisy_files < 0:
+            raise ValueError(
+                f"stage {self.name!r}: max_prompt_tokens must be at least 1 (None: no cap) and "
+                "noisy_files at least 0"
+            )
+        if self.noisy_files and self.max_prompt_tokens is None:
+            raise ValueError(
+                f"stage {self.name!r}: noisy_files={self.noisy_files} needs max_prompt_tokens, up "
+                "to which they fill the prompts"
+            )
+        self._check_phases()
+
+    def _check_phases(self) -> None:
+        ends = [phase.until for phase in self.phases]
+        if ends != sorted(set(ends)) or not all(0 < end < 1 for end in ends):
+            raise ValueError(
+                f"stage {self.name!r}: phases end at {ends}; give shares of the steps between 0 "
+                "and 1, each larger than the one before (after the last one the stage's own "
+                "settings hold)"
+            )
+        for phase in self.phases:
+            replace(self, phases=(), **phase.changes())  # raises for an impossible setting
+            if (phase.max_new_tokens or 0) > self.max_new_tokens:
+                raise ValueError(
+                    f"stage {self.name!r}: a phase has max_new_tokens={phase.max_new_tokens}, more "
+                    f"than the stage's {self.max_new_tokens}, which the evaluation uses; raise the "
+                    "stage's"
+                )
+
+    def at(self, step: int) -> "Stage":
+        """The stage with the settings that hold at a step (1, 2, ...), without phases."""
+        for phase in self.phases:
+            if step <= round(phase.until * self.steps):
+                return replace(self, phases=(), **phase.changes())
+        return replace(self, phases=())
 
     @property
     def needs_reward_model(self) -> bool:
@@ -64,7 +121,12 @@ class Stage:
     def settings(self) -> dict[str, Any]:
         """Every field as a plain JSON value."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return values | {"domain": self.domain.name, "reward": self.reward.__name__}
+        phases = [{"until": phase.until, **phase.changes()} for phase in self.phases]
+        return values | {
+            "domain": self.domain.name,
+            "reward": self.reward.__name__,
+            "phases": phases,
+        }
 
     def __str__(self) -> str:
         settings = ", ".join(f"{k}={v}" for k, v in self.settings().items() if k != "name")
@@ -115,25 +177,39 @@ EASY_STAGES = (
     ),
 )  # fmt: skip
 
-# Settings for real models: the paper's tables with ten times its learning rates, the usual
-# translation from full fine-tuning to LoRA; lengths, batches and steps are scaled to one GPU.
+# Settings for real models: the tables of the paper's unified 8B model (T15-T20) with ten times its
+# learning rates, the usual translation from full fine-tuning to LoRA. Temperatures, group sizes,
+# filters and penalties are the paper's; lengths, batches and steps are scaled to one GPU: 512 new
+# tokens stand for its 40K (math) or 48K (code), with the same shares in the phases of a stage.
 REAL_STAGES = (
     Stage(
         name="rlhf", domain=RLHF, steps=40, prompts=8, max_new_tokens=256, learning_rate=2e-5,
-        kl_coef=1e-3, loss="sequence", reward=shaping.preference_tanh,
+        temperature=0.6, kl_coef=1e-3, loss="sequence", reward=shaping.preference_tanh,
     ),
     Stage(
         name="instruct", domain=INSTRUCT, steps=40, prompts=8, max_new_tokens=384,
-        learning_rate=2e-5,
+        learning_rate=2e-5, temperature=0.6, filter="batch",
     ),
+    # 24K, 32K, 40K over 500 steps: compress (what is cut off leaves the loss), stabilise, extend.
     Stage(
         name="math", domain=MATH, steps=40, prompts=8, max_new_tokens=512, learning_rate=2e-5,
-        overlong_filter=True,
+        temperature=0.8, filter="epoch", reward=shaping.verifier_or_minus_one,
+        phases=(
+            Phase(until=0.38, max_new_tokens=320, temperature=1.0, overlong_filter=True),
+            Phase(until=0.86, max_new_tokens=416, temperature=1.0),
+        ),
     ),
-    Stage(name="code", domain=CODE, steps=40, prompts=8, max_new_tokens=512, learning_rate=4e-5),
+    # 44K, then 48K; at which of the 90 steps is not known, so at half of them.
+    Stage(
+        name="code", domain=CODE, steps=40, prompts=8, max_new_tokens=512, learning_rate=4e-5,
+        temperature=0.8, filter="epoch", reward=shaping.verifier_or_zero,
+        phases=(Phase(until=0.5, max_new_tokens=464, temperature=1.0),),
+    ),
+    # Prompts of 16K, then 24K tokens, filled up with at most five files.
     Stage(
         name="swe", domain=SWE, steps=40, prompts=8, answers=16, max_new_tokens=512,
-        learning_rate=2.5e-5, overlong_filter=True,
+        learning_rate=2.5e-5, max_prompt_tokens=1536, noisy_files=4,
+        phases=(Phase(until=0.5, max_prompt_tokens=1024, overlong_filter=True),),
     ),
 )  # fmt: skip
 

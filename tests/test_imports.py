@@ -31,7 +31,7 @@ LAYERS = (
     {"loading"},
     {"decoding"},
     {"stage", "rollout", "reward_model"},
-    {"logprobs"},
+    {"logprobs", "curriculum"},
     {"records"},
     {"grpo", "evaluate"},
     {"run_logs", "plots", "report", "compare", "checks", "run_data"},

@@ -1,10 +1,15 @@
 """Stages are data: validated, printable, and what the README says they are."""
 
+import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from cascade_kit import shaping
+from cascade_kit.domains.rlhf import has_foreign_script
+from cascade_kit.session.data import recorded_stage
+from cascade_kit.shaping import GroupScores
 from cascade_kit.stage import MICRO_STAGES, ORDER, REAL_STAGES, cascade
 
 
@@ -63,3 +68,33 @@ def test_fast_is_short():
     assert [(s.steps, s.prompts, s.answers) for s in map(lambda s: s.fast(), MICRO_STAGES)] == [
         (2, 4, 4)
     ] * 5
+
+
+def test_a_language_switch_costs_what_the_paper_says():
+    scores = GroupScores(
+        values=np.array([[1.0, 0.0, 1.0]]), code_switch=np.array([[False, False, True]])
+    )
+    assert shaping.verifier_or_minus_one(scores).tolist() == [[1.0, 0.0, -1.0]]
+    assert shaping.verifier_or_zero(scores).tolist() == [[1.0, 0.0, 0.0]]
+    assert shaping.verifier(scores).tolist() == [[1.0, 0.0, 1.0]]
+    rewards = {s.name: s.reward for s in REAL_STAGES}
+    assert rewards["math"] is shaping.verifier_or_minus_one
+    assert rewards["code"] is shaping.verifier_or_zero
+
+
+@pytest.mark.parametrize(
+    ("text", "foreign"),
+    [
+        ("x ∈ ℝ, so ℓ ≤ π", False), ("𝑥 + 𝑦, naïve Ω", False), ("因此 x = 2", True),
+        ("значит, 4", True), ("次", True), ("שלוש", True), ("x² · 3 → 5", False),
+    ],
+)  # fmt: skip
+def test_mathematics_is_no_foreign_script(text, foreign):
+    assert has_foreign_script(text) == foreign
+
+
+def test_settings_with_phases_are_plain_json_and_come_back():
+    for stage in REAL_STAGES:
+        stored = json.loads(json.dumps(stage.settings()))
+        assert recorded_stage(stage, stored) == stage
+        assert "until" in str(stage) or not stage.phases

@@ -19,7 +19,7 @@ from typing import Any
 
 from cascade_kit import settings
 from cascade_kit.cascade import START, Event, Run, read_rows, write_json
-from cascade_kit.checks import check_data, check_lengths
+from cascade_kit.checks import check_data, check_lengths, check_prompt_caps
 from cascade_kit.forgetting import ForgettingMatrix
 from cascade_kit.loading import load_policy
 from cascade_kit.policy import REWARD_MODEL, Policy
@@ -294,6 +294,7 @@ class Session:
         stage = replace(self.stage, prompts=min(self.stage.prompts, most))
         check_data(run.data, [stage], [stage])
         check_lengths(self.policy, run.data, [stage])
+        check_prompt_caps(self.policy, run.data, [stage])
         moved = make_room(self.folder, self.order, self.name)
         if moved:
             print(moved)
