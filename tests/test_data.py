@@ -218,7 +218,9 @@ def test_repository_tasks_show_the_files_to_be_changed_only(tmp_path):
         assert line in first.prompt.split("\n")
     gold = {**BUGGY, "calc.py": "def one():\n    return 1\n"}
     assert first.target == {
+        "issue": "one() returns 2\ninstead of 1.",
         "files": BUGGY,
+        "shown": ["calc.py"],
         "gold_files": gold,
         "fail_to_pass": ["tests.test_calc::test_one"],
         "pass_to_pass": [],
