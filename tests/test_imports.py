@@ -23,7 +23,7 @@ MODULES = {
 # like too. One that is not named here belongs to the command line: it sits on top, and nothing that
 # is named may import it.
 LAYERS = (
-    {"problem", "settings", "interrupts"},
+    {"problem", "settings", "interrupts", "checkpoint"},
     {"intervals", "verifiers"},
     {"forgetting", "matrix_words", "domains", "shaping", "paper_matrices"},
     {"attention", "lora"},
@@ -44,6 +44,7 @@ ONLY_FROM = {
     "problem": set(),
     "settings": set(),
     "interrupts": set(),
+    "checkpoint": set(),
     "intervals": set(),
     "verifiers": {"problem", "verifiers"},
     "domains": {"problem", "settings", "verifiers", "domains"},
