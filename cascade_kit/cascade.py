@@ -10,6 +10,7 @@ Every result is on disk before the next step starts: a crash loses at most the s
 
 import json
 import platform
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +19,7 @@ from typing import Any
 
 import torch
 
+from cascade_kit.checkpoint import newest_checkpoint, write_checkpoint
 from cascade_kit.checks import (
     check_data,
     check_free,
@@ -32,12 +34,15 @@ from cascade_kit.evaluate import EvalRow, evaluate
 from cascade_kit.forgetting import ForgettingMatrix
 from cascade_kit.grpo import train
 from cascade_kit.policy import REFERENCE, Policy
-from cascade_kit.records import StepRecord
+from cascade_kit.records import Answer, StepRecord
 from cascade_kit.reward_model import RewardModel
 from cascade_kit.run_logs import matrix_of, read_lines, read_stages
 from cascade_kit.stage import Stage
+from cascade_kit.training_state import TrainingState
 
 START = "sft"  # the name of the row before any RL
+CHECKPOINTS = "checkpoints"  # the folder of a stage in training
+CHECKPOINT_EVERY = 5  # steps
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,7 @@ class Run:
         self.evaluated = list(evaluated)  # one stage a domain: its lengths hold in evaluation too
         self.settings = dict(settings)
         self.seed = settings["seed"]
+        self.checkpoint_every = CHECKPOINT_EVERY
         self._reward_model: RewardModel | None = None
 
     @classmethod
@@ -168,30 +174,66 @@ class Run:
         self._reward_model = model
         yield Event("reward model", home, total, total, score=accuracy)
 
-    def train(self, stage: Stage) -> Iterator[Event]:
-        """Train one stage from the policy as it is now; its adapter is saved at the end."""
+    def train(self, stage: Stage, *, resume: bool = False) -> Iterator[Event]:
+        """Train one stage from the policy as it is now; its adapter is saved at the end.
+
+        A checkpoint is written every few steps, and when the training is left between two steps.
+        With `resume` the stage goes on from the newest one that its folder holds.
+        """
         folder = self.stage_folder(stage.name)
         folder.mkdir(parents=True, exist_ok=True)
-        for log in ("rollouts.jsonl", "steps.jsonl"):  # of a try that was cut off
-            (folder / log).unlink(missing_ok=True)
         problems = self.data.train[stage.domain.name]
-        steps = train(self.policy, stage, problems, seed=self.seed, reward_model=self._reward_model)
         try:
-            for record, answers in steps:
-                append_lines(folder / "rollouts.jsonl", [a.row(record.step) for a in answers])
-                append_lines(folder / "steps.jsonl", [asdict(record)])
-                yield Event("step", stage.name, record.step, stage.steps, record=record)
+            state = TrainingState(self.policy, stage, problems, seed=self.seed)
+            checkpoint = newest_checkpoint(folder / CHECKPOINTS) if resume else None
+            if checkpoint:
+                state.restore(checkpoint)
+            for log in ("rollouts.jsonl", "steps.jsonl"):  # what came after it is done again
+                keep_steps(folder / log, state.step)
+            steps = train(
+                self.policy,
+                stage,
+                problems,
+                seed=self.seed,
+                reward_model=self._reward_model,
+                state=state,
+            )
+            yield from self._logged(folder, stage, state, steps)
         finally:  # also when it is closed between two steps
             if REFERENCE in self.policy.model.peft_config:
                 self.policy.remove_adapter(REFERENCE)
         self.policy.save_adapter(folder / "adapter")
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+
+    def _logged(
+        self,
+        folder: Path,
+        stage: Stage,
+        state: TrainingState,
+        steps: Iterator[tuple[StepRecord, list[Answer]]],
+    ) -> Iterator[Event]:
+        """Log every step and write the checkpoints."""
+        saved = state.step
+        try:
+            for record, answers in steps:
+                append_lines(folder / "rollouts.jsonl", [a.row(record.step) for a in answers])
+                append_lines(folder / "steps.jsonl", [asdict(record)])
+                if record.step % self.checkpoint_every == 0:
+                    write_checkpoint(folder / CHECKPOINTS, state.step, *state.parts())
+                    saved = state.step
+                yield Event("step", stage.name, record.step, stage.steps, record=record)
+        except GeneratorExit:  # left between two steps
+            if state.step > saved:
+                write_checkpoint(folder / CHECKPOINTS, state.step, *state.parts())
+            raise
 
     # ---- the whole cascade -------------------------------------------------------------------
 
     def go(self) -> Iterator[Event]:
         """Evaluate the start, then train each stage and evaluate every domain again.
 
-        Finished stages are loaded, not trained again; one that was cut off starts over.
+        Finished stages are loaded, not trained again; one that was cut off goes on from its newest
+        checkpoint.
         """
         yield from self.reward_model()
         start = self.stage_folder(START) / "adapter"
@@ -206,7 +248,7 @@ class Run:
             if (adapter / "adapter_config.json").exists():  # written last
                 self.policy.load_adapter(adapter)
             else:
-                yield from self.train(stage)
+                yield from self.train(stage, resume=True)
             if not self.evaluated_already(stage.name):
                 yield from self.evaluate(stage.name)
         self.finish()
@@ -294,6 +336,15 @@ def write_whole(path: Path, text: str) -> None:
     partial = path.with_name(f"{path.name}.partial")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
+
+
+def keep_steps(path: Path, step: int) -> None:
+    """Cut a log after a step; without any step left it is removed."""
+    rows = [row for row in read_lines(path) if row["step"] <= step]
+    if rows:
+        write_lines(path, rows)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -35,15 +35,15 @@ import numpy as np
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from cascade_kit.curriculum import Curriculum
 from cascade_kit.domains.rlhf import has_foreign_script
 from cascade_kit.logprobs import answer_logps, micro_batches
-from cascade_kit.policy import POLICY, REFERENCE, Policy
+from cascade_kit.policy import REFERENCE, Policy
 from cascade_kit.problem import Problem, Score
 from cascade_kit.records import FLAT, Answer, StepRecord, UpdateStats, record
 from cascade_kit.rollout import Rollout, rollouts
 from cascade_kit.shaping import GroupScores
 from cascade_kit.stage import Stage
+from cascade_kit.training_state import TrainingState
 
 RewardModel = Callable[[Sequence[Rollout]], np.ndarray]  # N answers -> raw scores (N,)
 MOST_DRAWS = 4  # of prompts in a step with the batch filter; then it makes do with what it has
@@ -99,25 +99,18 @@ def train(
     *,
     seed: int = 0,
     reward_model: RewardModel | None = None,
+    state: TrainingState | None = None,
 ) -> Iterator[tuple[StepRecord, list[Answer]]]:
     """Train the policy adapter on a stage, yielding a record and the answers of every step.
 
     `problems` are the stage's training problems; `reward_model` is asked only by stages whose
-    reward needs it. Raises ValueError before any work if something is missing.
+    reward needs it; `state` is one that was restored, to go on from. Raises ValueError before any
+    work if something is missing.
     """
-    parameters = check_ready(policy, stage, problems, reward_model)
-    optimizer = torch.optim.AdamW(
-        parameters, lr=stage.learning_rate, betas=(0.9, 0.95), weight_decay=0.0
-    )
-    if stage.kl_coef > 0:
-        policy.add_adapter(REFERENCE, copy_of=POLICY)
-    curriculum = Curriculum(
-        problems,
-        stage,
-        seed,
-        prompt_tokens=lambda p: len(policy.encode_prompt(p.prompt, p.examples)),
-    )
-    for step in range(1, stage.steps + 1):
+    check_ready(stage, problems, reward_model)
+    state = state or TrainingState(policy, stage, problems, seed=seed)
+    curriculum = state.curriculum
+    for step in range(state.step + 1, stage.steps + 1):
         now, seconds = stage.at(step), dict.fromkeys(("rollout", "score", "update"), 0.0)
         groups: list[list[Answer]] = []
         tried = 0
@@ -151,7 +144,8 @@ def train(
         # 4. One gradient step.
         answers = [answer for group in groups or drawn for answer in group]
         with timed(seconds, "update"):
-            stats = update(policy, optimizer, now, answers)
+            stats = update(policy, state.optimizer, now, answers)
+        state.step = step
         yield record(step, now, answers, stats, seconds, tried, curriculum.left_out), answers
 
 
@@ -164,12 +158,9 @@ def timed(seconds: dict[str, float], part: str) -> Iterator[None]:
 
 
 def check_ready(
-    policy: Policy,
-    stage: Stage,
-    problems: Sequence[Problem],
-    reward_model: RewardModel | None,
-) -> list[torch.nn.Parameter]:
-    """The trainable parameters; ValueError if the stage cannot be trained as it stands."""
+    stage: Stage, problems: Sequence[Problem], reward_model: RewardModel | None
+) -> None:
+    """Raise ValueError if the stage cannot be trained as it stands."""
     if stage.needs_reward_model and reward_model is None:
         raise ValueError(
             f"stage {stage.name!r} uses {stage.reward.__name__}, which needs a reward model: pass "
@@ -177,10 +168,6 @@ def check_ready(
         )
     if not problems:
         raise ValueError(f"stage {stage.name!r} has no training problems; give it some rows")
-    parameters = [p for p in policy.adapter_parameters(POLICY).values() if p.requires_grad]
-    if not parameters:
-        raise ValueError("no parameter is trainable; load the policy with load_policy()")
-    return parameters
 
 
 def compared(

@@ -32,6 +32,7 @@ LAYERS = (
     {"decoding"},
     {"stage", "rollout", "reward_model"},
     {"logprobs", "curriculum"},
+    {"training_state"},
     {"records"},
     {"grpo", "evaluate"},
     {"run_logs", "plots", "report", "compare", "checks", "run_data"},
