@@ -64,7 +64,14 @@ def assert_same(folder: Path, whole: Path) -> None:
         assert not (folder / stage / "checkpoints").exists()
 
 
-@pytest.mark.parametrize("after", ["step rlhf 3", "step rlhf 1", "step math 4"])
+@pytest.mark.parametrize(
+    "after",
+    [
+        "step rlhf 3",
+        pytest.param("step rlhf 1", marks=pytest.mark.slow),  # before the first checkpoint
+        pytest.param("step math 4", marks=pytest.mark.slow),
+    ],
+)
 def test_killed_after_a_step_the_run_goes_on_to_the_same_bytes(tmp_path, whole, after):
     folder = tmp_path / "run"
     process = start(folder, "new")
@@ -75,6 +82,32 @@ def test_killed_after_a_step_the_run_goes_on_to_the_same_bytes(tmp_path, whole, 
     process.wait()
     assert process.returncode == -signal.SIGKILL
     finish(folder, "resume")
+    assert_same(folder, whole)
+
+
+@pytest.mark.parametrize(
+    "sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
+def test_a_stopped_command_ends_its_step_and_goes_on_to_the_same_bytes(tmp_path, whole, sent):
+    """At the command line, with the options of the run above."""
+    folder = tmp_path / "run"
+    command = [
+        sys.executable, "-m", "cascade_kit", "run", "--out", str(folder), "--order", "rlhf,math",
+        "--steps", "6", "--prompts", "4", "--answers", "4", "--eval-items", "4", "--pairs", "64",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    log = folder / "2-math" / "steps.jsonl"
+    while process.poll() is None and not (log.exists() and log.read_text().count("\n") >= 3):
+        time.sleep(0.02)
+    process.send_signal(sent)
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == 130
+    done = log.read_text().count("\n")
+    (checkpoint,) = sorted((folder / "2-math" / "checkpoints").iterdir())[-1:]
+    assert checkpoint.name == f"{done:06d}"  # not one step is lost, though only each fifth is kept
+    assert f"--resume --out {folder}" in errors
+    again = subprocess.run([*command, "--resume"], capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
     assert_same(folder, whole)
 
 

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--bits", type=whole, default=4, help="4 (NF4, default), 8 (int8) or 16 (not quantised)")
     add("--rank", type=whole, default=16, help="LoRA rank (default: 16)")
     add("--out", type=Path, metavar="DIR", help="run folder (default: runs/MODEL-DATE-TIME)")
-    add("--resume", action="store_true", help="continue the run in --out; finished stages are kept")
+    add("--resume", action="store_true", help="continue the run in --out: finished stages are kept, one that was cut off goes on from its checkpoint")  # fmt: skip  # noqa: E501
     add("--allow-unsafe", action="store_true", help="let model-written code run without isolation")
 
 
@@ -150,19 +150,29 @@ def describe(run) -> str:
 
 
 def watch(run) -> None:
-    """Run the cascade with one progress bar at a time."""
+    """Run the cascade with one progress bar at a time.
+
+    The first Ctrl-C or SIGTERM ends it after the step that is running, with a checkpoint.
+    """
     from tqdm import tqdm
 
-    phases = itertools.groupby(run.go(), key=lambda event: (event.kind, event.stage))
-    for (kind, stage), events in phases:
-        if kind == "finished":
-            continue
-        label = {"step": "train", "evaluated": "test after"}.get(kind, kind)
-        with tqdm(desc=f"{label} {stage}", mininterval=1) as bar:
-            for event in events:
-                bar.total = event.total
-                bar.set_postfix_str(postfix(event), refresh=False)
-                bar.update(event.done - bar.n)
+    from cascade_kit.interrupts import stopping
+
+    work = run.go()
+    phases = itertools.groupby(work, key=lambda event: (event.kind, event.stage))
+    with stopping() as stop:
+        for (kind, stage), events in phases:
+            if kind == "finished":
+                continue
+            label = {"step": "train", "evaluated": "test after"}.get(kind, kind)
+            with tqdm(desc=f"{label} {stage}", mininterval=1) as bar:
+                for event in events:
+                    bar.total = event.total
+                    bar.set_postfix_str(postfix(event), refresh=False)
+                    bar.update(event.done - bar.n)
+                    if stop.requested:
+                        work.close()
+                        raise KeyboardInterrupt
 
 
 def postfix(event) -> str:
