@@ -36,7 +36,8 @@ LAYERS = (
     {"records"},
     {"grpo", "evaluate"},
     {"run_logs", "plots", "report", "compare", "checks", "run_data"},
-    {"cascade"},
+    {"cascade", "model_card"},
+    {"export"},
     {"session"},
     {"live"},
 )
