@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cascade_kit import grpo
 from cascade_kit.curriculum import EASY_AGAIN, HARD_AGAIN, Curriculum
+from cascade_kit.data import load_data
 from cascade_kit.domains import Domain
 from cascade_kit.domains.instruct import INSTRUCT
 from cascade_kit.domains.math import MATH
@@ -17,6 +18,7 @@ from cascade_kit.domains.swe import SWE, ask_repair, with_noise
 from cascade_kit.loading import load_policy
 from cascade_kit.problem import Problem, Score
 from cascade_kit.stage import Phase, Stage, cascade
+from cascade_kit.verifiers.swe_tree import node_id
 
 POOL = [Problem(f"p{i}", "math", "x" * (i + 1)) for i in range(12)]
 STAGE = Stage(name="math", domain=MATH, prompts=4, steps=30)
@@ -210,6 +212,26 @@ def test_noise_is_added_up_to_the_count_and_never_changes():
     assert noisy == with_noise(REPAIR, 3, lambda _: True)
     assert noisy.target == REPAIR.target and noisy.id == REPAIR.id
     assert set(shown_files(with_noise(REPAIR, 99, lambda _: True))) == set(FILES)
+
+
+def test_noise_never_shows_the_tests():
+    hidden = {
+        "tests/data.py": "x", "test_a.py": "x", "pkg/test/b.py": "x", "conftest.py": "x",
+        "pkg/a_test.py": "x", "empty.py": "\n",
+    }  # fmt: skip
+    plain = {"a.py": "x", "testing.py": "x", "pkg/latest.py": "x", "contest.py": "x"}
+    target = {"issue": "a is wrong", "files": plain | hidden, "shown": ["a.py"]}
+    noisy = with_noise(Problem("s", "swe", "", target), 99, lambda _: True)
+    assert set(shown_files(noisy)) == set(plain)
+
+
+def test_noise_of_real_rows_shows_no_test_that_the_reward_runs(shared):
+    for problem in load_data(shared / "data" / "swe_mini_exec").train["swe"]:
+        noisy = with_noise(problem, 99, lambda _: True)
+        tests = {*problem.target["fail_to_pass"], *problem.target["pass_to_pass"]}
+        run = {node_id(test, problem.target["files"]).partition("::")[0] for test in tests}
+        assert run and not run & set(shown_files(noisy))
+        assert set(problem.target["shown"]) <= set(shown_files(noisy))
 
 
 def test_noise_stops_at_the_length():

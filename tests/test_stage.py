@@ -87,6 +87,8 @@ def test_a_language_switch_costs_what_the_paper_says():
     [
         ("x ∈ ℝ, so ℓ ≤ π", False), ("𝑥 + 𝑦, naïve Ω", False), ("因此 x = 2", True),
         ("значит, 4", True), ("次", True), ("שלוש", True), ("x² · 3 → 5", False),
+        ("⅓ of it, step ②, part Ⅳ", False), ("x₁ᵀ aᵢ", False), ("ﬁnd /ˈfəʊ/ 😀", False),
+        ("x̄ + ŷ", False), ("한", True), ("नमस्ते", True),
     ],
 )  # fmt: skip
 def test_mathematics_is_no_foreign_script(text, foreign):

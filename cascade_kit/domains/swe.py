@@ -1,6 +1,7 @@
 """swe: a small project with a bug and an issue; the answer is SEARCH/REPLACE blocks."""
 
 import random
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -10,6 +11,8 @@ from cascade_kit.domains import Domain, code, functions, problem_id
 from cascade_kit.problem import Problem, Score
 
 MODULES = ("app", "core", "data", "main", "tools", "view")
+# Files that may hold what the reward runs.
+TEST_FILE = re.compile(r"(?:.*/)?(?:tests?/.*|conftest\.py|test_[^/]*\.py|[^/]*_test\.py)")
 FORM = """\
 Answer with one or more edits in this form, and nothing else:
 ### path/of/the/file.py
@@ -81,13 +84,18 @@ def with_noise(problem: Problem, count: int, fits: Callable[[Problem], bool]) ->
 
     They are added as long as the problem `fits`, and all files are shuffled (4.7.1). The paper
     takes files that another model named; here they are drawn from the row, the same for the same
-    problem. A generated problem shows all its files anyway, and stays as it is.
+    problem, tests and empty files left out: who reads the tests can write code for them alone. A
+    generated problem shows all its files anyway, and stays as it is.
     """
     target = problem.target
     if "shown" not in target:
         return problem
     rng = random.Random(f"noise/{problem.id}")
-    others = [path for path in target["files"] if path not in target["shown"]]
+    others = [
+        path
+        for path, text in target["files"].items()
+        if path not in target["shown"] and text.strip() and not TEST_FILE.fullmatch(path)
+    ]
     shown, noisy = list(target["shown"]), problem
     for path in rng.sample(others, min(count, len(others))):
         more = [*shown, path]
