@@ -2,7 +2,7 @@
 
     curriculum = Curriculum(problems, stage, seed)
     batch = curriculum.draw(stage.at(step), stage.prompts)
-    curriculum.tell({"math-1f": 0.25, ...})      # the share of right answers, by problem
+    curriculum.tell({"math-1f": 0.25})           # the share of right answers, by problem
 
 A problem that is always or never solved has no gradient. The *epoch filter* (Nemotron-Cascade,
 section 4.5.2) leaves out what the policy solved always or never when it saw it last, and lets some
@@ -15,7 +15,8 @@ process needs to go on.
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from cascade_kit.domains.swe import with_noise
@@ -26,7 +27,11 @@ HARD_AGAIN, EASY_AGAIN = 0.10, 0.01  # the chance of a problem that was left out
 
 
 class Curriculum:
-    """A shuffled pass over the problems per epoch, no repetition within one."""
+    """A shuffled pass over the problems per epoch, no repetition within one.
+
+    `left_out` and `readmitted` tell what the epoch filter did to the current epoch: how many
+    problems it keeps out, and how many it let in again although they were solved always or never.
+    """
 
     def __init__(
         self,
@@ -35,34 +40,39 @@ class Curriculum:
         seed: int,
         *,
         prompt_tokens: Callable[[Problem], int] = lambda problem: len(problem.prompt),
+        positions: int = sys.maxsize,
     ):
+        """`positions` is what a prompt and its answer have room in; noise must not overrun it."""
         self._problems = {p.id: p for p in problems}
+        if len(self._problems) < len(problems):
+            raise ValueError(
+                f"stage {stage.name!r}: two of its problems have the same id; give each its own"
+            )
         self._stage = stage
         self._key = f"{seed}/{stage.name}"
         self._prompt_tokens = prompt_tokens
+        self._positions = positions
         self._rates: dict[str, float] = {}  # problem -> share of right answers when last seen
         self._epoch = -1
         self._order: list[str] = []
         self._position = 0
         self._cap: int | None = None  # of the prompts in this epoch's order
+        self.left_out = self.readmitted = 0
 
-    @property
-    def left_out(self) -> int:
-        """How many problems the epoch filter keeps out of the current epoch."""
-        return len(self._problems) - len(self._order) if self._stage.filter == "epoch" else 0
-
-    def draw(self, now: Stage, count: int) -> list[Problem]:
+    def draw(self, now: Stage, count: int, tried: Collection[str] = ()) -> list[Problem]:
         """The next `count` problems under the settings in force, or all if there are fewer.
 
-        What an epoch has left over after its last full draw is not used. Raises ValueError if
-        every prompt is longer than the phase allows.
+        None of the ids `tried`, those of the step so far, is drawn again. What an epoch has left
+        over after its last full draw is not used. Raises ValueError if every prompt is longer than
+        the phase allows.
         """
         if now.max_prompt_tokens != self._cap or self._epoch < 0:
             self._begin_epoch(now)
-        count = min(count, len(self._order))
+        count = min(count, len(set(self._order) - set(tried)))
         if self._position + count > len(self._order):
             self._begin_epoch(now)
-            count = min(count, len(self._order))
+            self._order.sort(key=set(tried).__contains__)  # stable: these come last
+            count = min(count, len(set(self._order) - set(tried)))
         drawn = self._order[self._position : self._position + count]
         self._position += count
         return [self._shown(self._problems[identifier], now) for identifier in drawn]
@@ -78,6 +88,8 @@ class Curriculum:
             "position": self._position,
             "order": list(self._order),
             "cap": self._cap,
+            "left_out": self.left_out,
+            "readmitted": self.readmitted,
             "rates": dict(self._rates),
         }
 
@@ -91,6 +103,7 @@ class Curriculum:
             )
         self._epoch, self._position = state["epoch"], state["position"]
         self._order, self._cap = list(state["order"]), state["cap"]
+        self.left_out, self.readmitted = state["left_out"], state["readmitted"]
         self._rates = dict(state["rates"])
 
     def _begin_epoch(self, now: Stage) -> None:
@@ -115,6 +128,8 @@ class Curriculum:
         if lacking > 0:
             rest = sorted(set(identifiers) - set(kept), key=drawn.__getitem__)
             kept += rest[:lacking]
+        self.left_out = len(identifiers) - len(kept)
+        self.readmitted = sum(self._rates.get(i) in chance for i in kept)
         return kept
 
     def _fits(self, problem: Problem, now: Stage) -> bool:
@@ -125,4 +140,5 @@ class Curriculum:
         """The problem as the step shows it: for SWE with files that the fix does not need."""
         if not now.noisy_files:
             return problem
-        return with_noise(problem, now.noisy_files, lambda shown: self._fits(shown, now))
+        most = min(now.max_prompt_tokens, self._positions - now.max_new_tokens)
+        return with_noise(problem, now.noisy_files, lambda p: self._prompt_tokens(p) <= most)

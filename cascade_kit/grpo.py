@@ -21,7 +21,8 @@ Where this differs from the paper or fills its silence:
   - groups whose rewards are all equal have no gradient; their forward is left out unless a KL
     term needs it, and their tokens stay in the denominator
   - a stage's `filter` and `phases` are in curriculum.py and stage.py; with the batch filter, groups
-    whose rewards are all equal are replaced by further prompts, at most three times a step
+    whose rewards are all equal are replaced by further prompts, at most three times a step and
+    none twice; if there are still too few, the step is smaller
   - the denominator is the tokens of all answers that the overlong filter leaves; answers that it
     removes still count in the mean and std of their group
 """
@@ -113,10 +114,12 @@ def train(
     for step in range(state.step + 1, stage.steps + 1):
         now, seconds = stage.at(step), dict.fromkeys(("rollout", "score", "update"), 0.0)
         groups: list[list[Answer]] = []
-        tried = 0
+        tried: set[str] = set()
         for draw in range(MOST_DRAWS if stage.filter == "batch" else 1):
-            batch = curriculum.draw(now, stage.prompts - len(groups))
-            tried += len(batch)
+            batch = curriculum.draw(now, stage.prompts - len(groups), tried)
+            if not batch:  # a small pool: the step has tried every problem
+                break
+            tried |= {problem.id for problem in batch}
 
             # 1. Sample G answers to each of P prompts.
             with timed(seconds, "rollout"):
@@ -146,7 +149,7 @@ def train(
         with timed(seconds, "update"):
             stats = update(policy, state.optimizer, now, answers)
         state.step = step
-        yield record(step, now, answers, stats, seconds, tried, curriculum.left_out), answers
+        yield record(step, now, answers, stats, seconds, len(tried), curriculum), answers
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import torch
 
+from cascade_kit.curriculum import Curriculum
 from cascade_kit.problem import Score
 from cascade_kit.rollout import Rollout
 from cascade_kit.stage import Stage
@@ -31,15 +32,17 @@ class StepRecord:
     learning_rate: float
     length_mean: float  # answer tokens, stop token included
     truncated: float  # share of answers cut at max_new_tokens
-    tokens: int  # sampled in this step
+    tokens: int  # of these answers; those that the batch filter replaced are not among them
     logprob_gap: float | None  # largest |update - rollout| log-probability; None if no forward ran
     loss: float
     seconds: dict[str, float]  # rollout, score, update
     peak_memory_mb: float | None  # None where the platform does not tell
     max_new_tokens: int | None = None  # in this step: a phase may shorten the stage's
+    max_prompt_tokens: int | None = None
     temperature: float | None = None
     refilled: int = 0  # prompts that were tried in place of groups without a gradient
     left_out: int = 0  # problems that the epoch filter keeps out of this epoch
+    readmitted: int = 0  # problems of this epoch that it let in again
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ def record(
     stats: UpdateStats,
     seconds: dict[str, float],
     tried: int,
-    left_out: int,
+    curriculum: Curriculum,
 ) -> StepRecord:
     """Sum up one step: `stage` as it was in force, `tried` prompts drawn in all."""
     rewards = np.array([a.reward for a in answers]).reshape(-1, stage.answers)  # (P, G)
@@ -116,9 +119,11 @@ def record(
         seconds={name: round(value, 4) for name, value in seconds.items()},
         peak_memory_mb=peak_memory_mb(),
         max_new_tokens=stage.max_new_tokens,
+        max_prompt_tokens=stage.max_prompt_tokens,
         temperature=stage.temperature,
         refilled=max(0, tried - stage.prompts),
-        left_out=left_out,
+        left_out=curriculum.left_out,
+        readmitted=curriculum.readmitted,
         **asdict(stats),
     )
 

@@ -42,6 +42,7 @@ class TrainingState:
             stage,
             seed,
             prompt_tokens=lambda p: len(policy.encode_prompt(p.prompt, p.examples)),
+            positions=policy.max_positions,
         )
         if stage.kl_coef > 0:
             policy.add_adapter(REFERENCE, copy_of=POLICY)

@@ -16,6 +16,7 @@ from cascade_kit.domains.instruct import INSTRUCT
 from cascade_kit.domains.math import MATH
 from cascade_kit.domains.swe import SWE, ask_repair, with_noise
 from cascade_kit.loading import load_policy
+from cascade_kit.policy import REFERENCE
 from cascade_kit.problem import Problem, Score
 from cascade_kit.stage import Phase, Stage, cascade
 from cascade_kit.verifiers.swe_tree import node_id
@@ -49,6 +50,46 @@ def test_what_is_left_over_of_an_epoch_is_not_used():
     assert curriculum.draw(STAGE, 4) == order[:4]
 
 
+@given(size=st.integers(1, 30), prompts=st.integers(1, 30), seed=st.integers(0, 99))
+def test_an_epoch_holds_no_problem_twice(size, prompts, seed):
+    pool = [Problem(f"p{i}", "math", "x") for i in range(size)]
+    curriculum = Curriculum(pool, STAGE, seed)
+    steps = size // min(size, prompts)
+    for _ in range(3):
+        epoch = [i for _ in range(steps) for i in ids(curriculum.draw(STAGE, prompts))]
+        assert len(epoch) == len(set(epoch)) == steps * min(size, prompts)
+        assert len(epoch) > size - prompts  # less than a step is left over
+
+
+@given(
+    size=st.integers(1, 12),
+    kept=st.lists(st.integers(0, 4), min_size=12, max_size=12),
+    cut=st.integers(0, 2),
+)
+def test_a_step_tries_no_problem_twice(size, kept, cut):
+    """Steps of four prompts in which the batch filter keeps some of each draw."""
+    keeps = iter(kept)
+    curriculum = Curriculum(POOL[:size], STAGE, 0)
+    for step in range(3):
+        tried, lacking = [], 4
+        for _ in range(4):
+            if step == cut:  # also in a process that goes on here
+                state, curriculum = curriculum.state(), Curriculum(POOL[:size], STAGE, 0)
+                curriculum.restore(json.loads(json.dumps(state)))
+            batch = ids(curriculum.draw(STAGE, lacking, tried))
+            assert len(batch) == min(lacking, size - len(tried))
+            tried += batch
+            lacking -= min(len(batch), next(keeps))
+            if not lacking or len(tried) == size:
+                break
+        assert len(tried) == len(set(tried))
+
+
+def test_two_problems_with_one_id_are_refused():
+    with pytest.raises(ValueError, match="same id; give each its own"):
+        Curriculum([*POOL, POOL[3]], STAGE, 0)
+
+
 def test_a_pool_smaller_than_a_step_is_drawn_whole():
     assert sorted(ids(Curriculum(POOL[:3], STAGE, 0).draw(STAGE, 4))) == ["p0", "p1", "p2"]
 
@@ -79,6 +120,36 @@ def test_solved_always_or_never_is_left_out_of_the_next_epoch():
     assert curriculum.left_out == 4000 - len(curriculum._order)
 
 
+def test_four_problems_by_hand():
+    """After the first epoch p0 is hard, p1 easy, p2 half solved, p3 unseen."""
+    stage = replace(STAGE, filter="epoch", prompts=1)
+    epochs = {}
+    for seed in range(200):
+        curriculum = Curriculum(POOL[:4], stage, seed)
+        assert sorted(epoch_of(curriculum, stage)) == ["p0", "p1", "p2", "p3"]
+        assert (curriculum.left_out, curriculum.readmitted) == (0, 0)
+        curriculum.tell({"p0": 0.0, "p1": 1.0, "p2": 0.5})
+        rng = random.Random(f"{seed}/math/filter 1")
+        hard, easy = rng.random() < 0.1, rng.random() < 0.01
+        expected = ["p0"] * hard + ["p1"] * easy + ["p2", "p3"]
+        curriculum.draw(stage, 1)
+        assert sorted(curriculum._order) == expected
+        assert curriculum.left_out == 2 - hard - easy
+        assert curriculum.readmitted == hard + easy
+        other = Curriculum(POOL[:4], stage, seed)
+        other.restore(json.loads(json.dumps(curriculum.state())))
+        assert (other.left_out, other.readmitted) == (2 - hard - easy, hard + easy)
+        epochs[hard, easy] = epochs.get((hard, easy), 0) + 1
+    assert epochs[False, False] > 150 and epochs[True, False] > 5  # both were met
+
+
+def test_prompts_over_the_cap_are_not_counted_as_left_out():
+    stage = replace(STAGE, filter="epoch", max_prompt_tokens=6, prompts=2)
+    curriculum = Curriculum(POOL, stage, 0)
+    curriculum.draw(stage, 2)
+    assert (len(curriculum._order), curriculum.left_out) == (6, 0)
+
+
 def test_one_that_was_left_out_comes_back_by_its_newest_rate():
     stage = replace(STAGE, filter="epoch", prompts=1)
     curriculum = Curriculum(POOL, stage, 3)
@@ -107,14 +178,17 @@ def test_a_step_is_filled_up_when_the_filter_leaves_too_few():
     kind=st.sampled_from(["none", "epoch"]),
 )
 def test_another_process_goes_on_from_the_state(rates, cut, kind):
-    stage = replace(STAGE, filter=kind, prompts=3)
+    # Where the cap of the first steps ends, an epoch begins.
+    stage = replace(
+        STAGE, filter=kind, prompts=3, steps=20, phases=(Phase(until=0.7, max_prompt_tokens=7),)
+    )
     told = iter(rates * 2)
 
-    def draws(curriculum, count):
-        for _ in range(count):
-            batch = curriculum.draw(stage, 3)
+    def draws(curriculum, count, step=0):
+        for now in range(step + 1, step + count + 1):
+            batch = curriculum.draw(stage.at(now), 3)
             curriculum.tell({p.id: next(told) for p in batch})
-            yield ids(batch)
+            yield ids(batch), curriculum.left_out, curriculum.readmitted
 
     whole = list(draws(Curriculum(POOL, stage, 5), 20))
     told = iter(rates * 2)
@@ -122,7 +196,7 @@ def test_another_process_goes_on_from_the_state(rates, cut, kind):
     before = list(draws(first, cut))
     second = Curriculum(POOL, stage, 5)
     second.restore(json.loads(json.dumps(first.state())))
-    assert before + list(draws(second, 20 - cut)) == whole
+    assert before + list(draws(second, 20 - cut, cut)) == whole
 
 
 def test_a_state_of_other_problems_is_refused():
@@ -226,7 +300,10 @@ def test_noise_never_shows_the_tests():
 
 
 def test_noise_of_real_rows_shows_no_test_that_the_reward_runs(shared):
-    for problem in load_data(shared / "data" / "swe_mini_exec").train["swe"]:
+    data = load_data(shared / "data" / "swe_mini_exec")
+    problems = [*data.train["swe"], *data.eval["swe"]]
+    assert len(problems) > 5
+    for problem in problems:
         noisy = with_noise(problem, 99, lambda _: True)
         tests = {*problem.target["fail_to_pass"], *problem.target["pass_to_pass"]}
         run = {node_id(test, problem.target["files"]).partition("::")[0] for test in tests}
@@ -239,6 +316,16 @@ def test_noise_stops_at_the_length():
     noisy = with_noise(REPAIR, 5, lambda problem: len(problem.prompt) <= limit)
     assert 1 < len(shown_files(noisy)) < 6
     assert len(noisy.prompt) <= limit
+
+
+def test_noise_leaves_room_for_the_answer():
+    stage = Stage(
+        name="swe", domain=SWE, prompts=1, max_new_tokens=50, noisy_files=5, max_prompt_tokens=9999
+    )
+    room = len(REPAIR.prompt) + 70 + 50
+    (noisy,) = Curriculum([REPAIR], stage, 0, positions=room).draw(stage, 1)
+    assert 1 < len(shown_files(noisy)) < 6
+    assert len(noisy.prompt) + 50 <= room
 
 
 def test_the_curriculum_adds_noise_as_the_phase_says():
@@ -285,6 +372,19 @@ def test_the_batch_filter_gives_up_where_nothing_has_a_gradient(policy):
     assert (record.all_right, record.grad_norm, len(answers)) == (1.0, 0.0, 4)
 
 
+def test_the_batch_filter_fills_no_step_with_one_problem_twice(policy):
+    stage = replace(
+        cascade(["instruct"])[0], steps=3, prompts=4, answers=2, max_new_tokens=24, filter="batch"
+    )
+    refilled = 0
+    for record, answers in grpo.train(policy, stage, INSTRUCT.problems("train", 6)):
+        rows = [(a.rollout.problem.id, a.rollout.sample) for a in answers]
+        assert len(set(rows)) == len(rows) <= 8
+        assert record.refilled <= 2  # six problems, four of them at first
+        refilled += record.refilled
+    assert refilled > 0
+
+
 def test_the_epoch_filter_hears_what_was_solved(policy):
     half = Domain("math", MATH.generate, lambda problem, _: Score(float(int(problem.id[-1]) < 5)))
     pool = [replace(p, id=f"math-{i:03}") for i, p in enumerate(MATH.problems("train", 20))]
@@ -305,3 +405,29 @@ def test_records_tell_the_settings_of_their_phase(policy):
     assert [(r.max_new_tokens, r.temperature) for r, _ in steps] == [(3, 1.0), (6, 0.5)]
     longest = [max(len(a.rollout.completion_ids) for a in answers) for _, answers in steps]
     assert longest == [3, 6]
+
+
+def test_the_recipes_of_the_paper_train_on_the_embedded_model(policy):
+    """Every phase of every stage, at lengths that the phases follow."""
+    stages = cascade(
+        ["instruct", "math", "code", "swe"], tier="real", steps=4, prompts=2, answers=2,
+        max_new_tokens=16,
+    )  # fmt: skip
+    for stage in stages:
+        pool = stage.domain.problems("train", 4)
+        records = [record for record, _ in grpo.train(policy, stage, pool)]
+        expected = [stage.at(step) for step in (1, 2, 3, 4)]
+        assert [r.max_new_tokens for r in records] == [s.max_new_tokens for s in expected]
+        assert [r.max_prompt_tokens for r in records] == [s.max_prompt_tokens for s in expected]
+        assert [r.temperature for r in records] == [s.temperature for s in expected]
+        assert all(r.logprob_gap is None or r.logprob_gap < 1e-4 for r in records)
+        if stage.name == "math":
+            assert [r.max_new_tokens for r in records] == [10, 10, 13, 16]
+
+
+def test_a_pool_that_cannot_be_drawn_from_leaves_no_reference_behind(policy):
+    pool = MATH.problems("train", 4)
+    stage = replace(cascade(["math"])[0], kl_coef=0.1)
+    with pytest.raises(ValueError, match="same id"):
+        next(grpo.train(policy, stage, [*pool, pool[0]]))
+    assert REFERENCE not in policy.model.peft_config
