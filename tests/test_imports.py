@@ -34,7 +34,7 @@ LAYERS = (
     {"logprobs", "curriculum"},
     {"records"},
     {"grpo", "evaluate"},
-    {"run_logs", "plots", "report", "compare", "checks", "run_data"},
+    {"run_logs", "plots", "report", "compare", "checks", "run_data", "preflight"},
     {"cascade"},
     {"session"},
     {"live"},
