@@ -199,7 +199,9 @@ def logprob_gap(policy: Policy, stage: Stage, groups: list[list[Rollout]]) -> fl
     gap = 0.0
     for batch in micro_batches(policy, [answer for group in groups for answer in group]):
         logps = answer_logps(policy, batch.rows, stage.temperature)  # (N,)
-        sampled = logps.new_tensor([p for row in batch.rows for answer in row for p in answer.logps])
+        sampled = logps.new_tensor(
+            [p for row in batch.rows for answer in row for p in answer.logps]
+        )
         gap = max(gap, (logps - sampled).abs().max().item())
     return gap
 
@@ -224,6 +226,7 @@ def summed_up(
         draws=seen.draws,
         prompts=len(seen.sampled),
         answers=len(answers),
+        scored=len(scores),
         pass_rate=float(np.mean(successes)) if successes else None,
         interval=exact_interval(successes) if successes else None,
         spread=float(np.mean(spreads)) if spreads and rewarded else None,
@@ -272,7 +275,7 @@ def refusals(report: Preflight, stage: Stage, generated: bool) -> Iterator[Findi
             f"all {report.answers} answers are cut at {stage.max_new_tokens} tokens",
             f"raise max_new_tokens (--max-new-tokens {4 * stage.max_new_tokens})",
         )
-    if report.faults and not report.reasons:
+    if not report.scored:
         first = report.faults[0]
         yield Finding(
             "refuse",
@@ -299,10 +302,10 @@ def flat(report: Preflight, generated: bool) -> Finding:
         remedy = "harder problems: difficulty=3, or rows of your own"
     elif report.pass_rate == 0.0:
         remedy = "easier problems: difficulty=1 or --data easy, or a stronger --model"
-    passed = round((report.pass_rate or 0.0) * report.answers)
+    passed = round((report.pass_rate or 0.0) * report.scored)
     what = f"the reward is flat: no group of {report.prompts} has a spread"
     if report.pass_rate is not None:
-        what += f", {passed} of {report.answers} answers pass"
+        what += f", {passed} of {report.scored} answers pass"
     if generated:
         what += "; the problems are the kit's, so it is rare and not out of reach"
     return Finding("warn" if generated else "refuse", what, remedy)
@@ -323,7 +326,7 @@ def warnings(report: Preflight, stage: Stage) -> Iterator[Finding]:
             f"({', '.join(report.reasons)})",
             "show the form by worked examples (--data easy), or lower the temperature",
         )
-    if report.faults and report.reasons:
+    if report.faults and report.scored:
         rows = ", ".join(sorted({fault.problem_id for fault in report.faults})[:3])
         yield Finding(
             "warn",

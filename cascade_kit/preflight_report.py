@@ -53,6 +53,7 @@ class Preflight:
     draws: int  # batches of other prompts; more than one where the reward was flat
     prompts: int
     answers: int  # in all
+    scored: int  # answers of groups that could be scored
     pass_rate: float | None  # mean success
     interval: tuple[float, float] | None  # 95 %, exact, for these prompts
     spread: float | None  # share of groups with a non-zero advantage
