@@ -261,8 +261,6 @@ class Session:
         """
         self._check_stage()
         self._check_seed()
-        if self._preflight and self._preflight[0] == self.stage and not skip_preflight:
-            self._preflight[1].insist()
         again, self._again = again or self._again, False
         resting = self._resting
         if resting and (again or not resting.can_go_on(self.stage)):
@@ -272,6 +270,8 @@ class Session:
                 print(self.sentence())
                 yield from recorded(self.name, self.folders[self.name])
                 return
+            if self._preflight and self._preflight[0] == self.stage and not skip_preflight:
+                self._preflight[1].insist()
             self._training = Training(self.stage, self.folders[self.name], self._train())
         yield from self._training.go_on()
 
