@@ -243,7 +243,11 @@ def summed_up(
         examples=tuple(examples(seen)),
         findings=(),
     )
-    found = [*refusals(report, stage, generated), *warnings(report, stage), *notes(report, policy)]
+    found = [
+        *refusals(report, stage, generated),
+        *warnings(report, stage, generated),
+        *notes(report, policy),
+    ]
     return replace(report, findings=tuple(found))
 
 
@@ -301,17 +305,21 @@ def flat(report: Preflight, generated: bool) -> Finding:
     if solved:
         remedy = "harder problems: difficulty=3, or rows of your own"
     elif report.pass_rate == 0.0:
-        remedy = "easier problems: difficulty=1 or --data easy, or a stronger --model"
+        remedy = f"easier problems: {easier(generated)}; or a stronger --model"
     passed = round((report.pass_rate or 0.0) * report.scored)
     what = f"the reward is flat: no group of {report.prompts} has a spread"
     if report.pass_rate is not None:
         what += f", {passed} of {report.scored} answers pass"
     if generated:
-        what += "; the problems are the kit's, so it is rare and not out of reach"
+        what += "; the problems are the kit's, so this does not stop a run"
     return Finding("warn" if generated else "refuse", what, remedy)
 
 
-def warnings(report: Preflight, stage: Stage) -> Iterator[Finding]:
+def easier(generated: bool) -> str:
+    return "difficulty=1" if generated else "--data easy, or easier rows"
+
+
+def warnings(report: Preflight, stage: Stage, generated: bool) -> Iterator[Finding]:
     """What makes a training slow or doubtful."""
     if 0.2 < report.truncated < 1.0:
         yield Finding(
@@ -343,9 +351,7 @@ def warnings(report: Preflight, stage: Stage) -> Iterator[Finding]:
         yield Finding("warn", "all answers to a prompt are the same", "raise the temperature")
     rate = report.pass_rate
     if rate is not None and rate < 0.1:
-        yield Finding(
-            "warn", f"the start is below 10 %: {rate:.1%} pass", "difficulty=1, or --data easy"
-        )
+        yield Finding("warn", f"the start is below 10 %: {rate:.1%} pass", easier(generated))
     elif rate is not None and rate > 0.9:
         yield Finding(
             "warn", f"{rate:.1%} pass already", "difficulty=3, or harder rows of your own"
