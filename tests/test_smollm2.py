@@ -34,7 +34,7 @@ def smollm2(tmp_path_factory) -> Path:
 @pytest.mark.slow
 def test_five_stages_on_public_rows(smollm2, shared, tmp_path, capsys):
     out = tmp_path / "run"
-    options = "--steps 1 --prompts 2 --answers 2 --max-new-tokens 32 --eval-items 3 --pairs 8"
+    options = "--steps 1 --prompts 2 --answers 2 --max-new-tokens 32 --eval-items 3 --pairs 8 --skip-preflight"
     command = ["run", "--model", str(smollm2), "--data", str(shared / "data"), "--out", str(out)]
     assert main([*command, *options.split()]) == 0
     assert "report.html" in capsys.readouterr().out
