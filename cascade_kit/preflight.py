@@ -85,7 +85,9 @@ def preflight(
     if not problems:
         raise ValueError(f"stage {stage.name!r} has no training problems; give it some rows")
     rewarded = reward_model is not None or not stage.needs_reward_model
-    asked = stage if rewarded else replace(stage, reward=shaping.verifier)
+    now = stage.at(1)  # the settings that the training starts with
+    asked = now if rewarded else replace(now, reward=shaping.verifier)
+    problems = within_cap(policy, now, problems)
     seen = Seen()
     with keeping_streams():
         for draw in range(DRAWS):
@@ -93,7 +95,20 @@ def preflight(
             truncated = not any(r.stopped for group in seen.sampled for r in group)
             if any(seen.spreads) or not rewarded or truncated or not seen.judged:
                 break
-    return summed_up(policy, stage, seen, rewarded=rewarded, generated=generated)
+    return summed_up(policy, now, seen, rewarded=rewarded, generated=generated)
+
+
+def within_cap(policy: Policy, stage: Stage, problems: Sequence[Problem]) -> list[Problem]:
+    """The problems whose prompts are short enough for the stage; ValueError if none is."""
+    cap = stage.max_prompt_tokens
+    kept = [
+        p for p in problems if not cap or len(policy.encode_prompt(p.prompt, p.examples)) <= cap
+    ]
+    if not kept:
+        raise ValueError(
+            f"stage {stage.name!r}: no prompt has at most {cap} tokens; raise max_prompt_tokens"
+        )
+    return kept
 
 
 @contextlib.contextmanager
