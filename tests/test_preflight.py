@@ -325,7 +325,7 @@ def test_smollm2_on_the_easy_tier_and_on_gsm8k(smollm2, shared: Path):  # noqa: 
         problems = data.train[stage.name]
         assert not preflight(policy, stage, problems, generated=True).refused, stage.name
     sources = [str(shared / "data" / "gsm8k")]
-    (stage,) = stages_for(str(smollm2), ["math"], sources, max_new_tokens=256)
+    (stage,) = stages_for(str(smollm2), ["math"], sources, phases=(), max_new_tokens=160)
     rows = run_data(policy, [stage], sources).train["math"]
     with pytest.raises(PreflightRefused, match="the reward is flat.*0 of 96 answers pass"):
         preflight(policy, stage, rows).insist()
