@@ -34,6 +34,7 @@ from cascade_kit.evaluate import EvalRow, evaluate
 from cascade_kit.forgetting import ForgettingMatrix
 from cascade_kit.grpo import train
 from cascade_kit.policy import REFERENCE, Policy
+from cascade_kit.preflight import Preflight, preflight
 from cascade_kit.records import Answer, StepRecord
 from cascade_kit.reward_model import RewardModel
 from cascade_kit.run_logs import matrix_of, read_lines, read_stages
@@ -49,13 +50,14 @@ CHECKPOINT_EVERY = 5  # steps
 class Event:
     """What the runner just did, for whoever watches: a bar, a log, a notebook."""
 
-    kind: str  # "reward model", "step", "evaluated", "finished"
+    kind: str  # "reward model", "pre-flight", "step", "evaluated", "finished"
     stage: str  # the row of the matrix it belongs to
     done: int = 0  # of `total`, within this kind
     total: int = 0
     domain: str = ""  # of an evaluation
     score: float | None = None  # of an evaluation, a held-out accuracy or a step's mean
     record: StepRecord | None = None
+    report: Preflight | None = None
 
 
 class Run:
@@ -174,6 +176,17 @@ class Run:
         self._reward_model = model
         yield Event("reward model", home, total, total, score=accuracy)
 
+    def preflight(self, stage: Stage) -> Preflight:
+        """What a few answers of the policy as it is now say about training a stage."""
+        return preflight(
+            self.policy,
+            stage,
+            self.data.train[stage.domain.name],
+            reward_model=self._reward_model,
+            seed=self.seed,
+            generated=self.data.generated,
+        )
+
     def train(self, stage: Stage, *, resume: bool = False) -> Iterator[Event]:
         """Train one stage from the policy as it is now; its adapter is saved at the end.
 
@@ -229,11 +242,13 @@ class Run:
 
     # ---- the whole cascade -------------------------------------------------------------------
 
-    def go(self) -> Iterator[Event]:
+    def go(self, *, skip_preflight: bool = False) -> Iterator[Event]:
         """Evaluate the start, then train each stage and evaluate every domain again.
 
         Finished stages are loaded, not trained again; one that was cut off goes on from its newest
-        checkpoint.
+        checkpoint. Before a training a pre-flight looks at some answers and writes
+        `preflight.json`; it raises PreflightRefused for a hopeless stage, unless `skip_preflight`
+        lets it only report.
         """
         yield from self.reward_model()
         start = self.stage_folder(START) / "adapter"
@@ -248,11 +263,23 @@ class Run:
             if (adapter / "adapter_config.json").exists():  # written last
                 self.policy.load_adapter(adapter)
             else:
+                if not (self.stage_folder(stage.name) / CHECKPOINTS).exists():
+                    yield self.checked(stage, skip_preflight)
                 yield from self.train(stage, resume=True)
             if not self.evaluated_already(stage.name):
                 yield from self.evaluate(stage.name)
         self.finish()
         yield Event("finished", self.stages[-1].name)
+
+    def checked(self, stage: Stage, skip_preflight: bool) -> Event:
+        """The pre-flight of a stage, on disk."""
+        report = self.preflight(stage)
+        folder = self.stage_folder(stage.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "preflight.json", report.to_json())
+        if not skip_preflight:
+            report.insist()
+        return Event("pre-flight", stage.name, 1, 1, report=report)
 
     def evaluated_already(self, name: str) -> bool:
         names = [s.domain.name for s in self.evaluated]

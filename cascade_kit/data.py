@@ -32,6 +32,7 @@ class DataSet:
     train_pairs: tuple[PreferencePair, ...]  # for the reward model; empty without such a file
     eval_pairs: tuple[PreferencePair, ...]
     notes: tuple[str, ...]  # a line a file: what it was taken for, what was dropped and why
+    generated: bool = False  # the kit made the problems, so that their difficulty is known
 
 
 @dataclass(frozen=True)

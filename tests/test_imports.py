@@ -35,7 +35,7 @@ LAYERS = (
     {"training_state"},
     {"records"},
     {"grpo", "evaluate"},
-    {"run_logs", "plots", "report", "compare", "checks", "run_data"},
+    {"run_logs", "plots", "report", "compare", "checks", "run_data", "preflight"},
     {"cascade", "model_card"},
     {"export"},
     {"session"},

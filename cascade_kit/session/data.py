@@ -91,6 +91,7 @@ def session_data(
         train_pairs=(),
         eval_pairs=(),
         notes=notes,
+        generated=not own,
     )
 
 
@@ -108,6 +109,7 @@ def untrained_data(
         train_pairs=(),
         eval_pairs=(),
         notes=data.notes if own else data.notes[:1],
+        generated=not own,
     )
 
 
