@@ -18,6 +18,7 @@ from cascade_kit.data_messages import user_text
 from cascade_kit.problem import PreferencePair, Problem
 
 BOXED = "Put the final answer in \\boxed{}."
+STUB = "Complete this Python function."
 PYTHON_BLOCK = "Answer with the whole function in one ```python block."
 
 
@@ -181,7 +182,7 @@ def read_function_stub(row: Row) -> Problem | Dropped:
     return Problem(
         row.id,
         "code",
-        f"Complete this Python function.\n{fenced(stub.strip(), 'python')}\n{PYTHON_BLOCK}",
+        f"{STUB}\n{fenced(stub.strip(), 'python')}\n{PYTHON_BLOCK}",
         {
             "tests": row.text("test"),
             "entry_point": entry_point,
