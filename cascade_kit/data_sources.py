@@ -234,9 +234,7 @@ def _gym_rows(source: str, task: str, count: int, seed: int) -> list[Row]:
         import reasoning_gym
         from reasoning_gym.factory import DATASETS
     except ImportError:
-        raise ValueError(
-            f'{source} needs reasoning-gym; pip install "cascade-kit[gym]"'
-        ) from None
+        raise ValueError(f'{source} needs reasoning-gym; pip install "cascade-kit[gym]"') from None
     if task not in DATASETS:
         close = nearest([task], DATASETS)
         some = ", ".join(sorted(DATASETS)[:8])
@@ -251,4 +249,3 @@ def _gym_rows(source: str, task: str, count: int, seed: int) -> list[Row]:
 
 def _gym_values(task: str, entry: dict[str, Any]) -> dict[str, Any]:
     return {"gym_task": task, "question": entry["question"], "gym_entry": entry}
-
