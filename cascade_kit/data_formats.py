@@ -99,8 +99,8 @@ FORMATS = (
         data_rows.read_function_stub,
     ),
     Format("MBPP", (("text", "prompt"), ("test_list",)), "code", data_rows.read_assert_task),
-    Format("TACO", (("question",), ("input_output",)), "code", data_programs.read_program_task),
     Format("GSM8K", (("question",), ("answer",)), "math", data_rows.read_question),
+    Format("TACO", (("question",), ("input_output",)), "code", data_programs.read_program_task),
     Format("MATH", (("problem",), ("answer",)), "math", data_rows.read_competition_problem),
     Format(
         "MATH with solutions",
@@ -140,12 +140,18 @@ def refuse_near_miss(rows: Sequence[Row], columns: Sequence[str]) -> None:
     """
     nearest_formats = sorted(
         (kind for kind in FORMATS if kind.read and _resembles(kind, columns)),
-        key=lambda kind: len(kind.missing(columns)) / len(kind.columns),
+        key=lambda kind: _distance(kind, columns),
     )
     if nearest_formats:
         kind = nearest_formats[0]
         words = missing_words(kind.missing(columns)[0], columns)
         raise rows[0].fault(f"read as {kind.name} rows, {words}")
+
+
+def _distance(kind: Format, columns: Sequence[str]) -> tuple[int, int]:
+    """How many columns are missing that are not even there under a similar name, and how many."""
+    missing = kind.missing(columns)
+    return sum(nearest(names, columns) is None for names in missing), len(missing)
 
 
 def _resembles(kind: Format, columns: Sequence[str]) -> bool:
