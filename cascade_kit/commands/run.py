@@ -131,7 +131,8 @@ def check_before_loading(arguments: argparse.Namespace, folder: Path) -> None:
     if arguments.eval_data and are_generated(arguments.data):
         raise ValueError("--eval-data needs rows to train on: give them as --data")
     if not are_generated(arguments.data):
-        load_data(*arguments.data, eval_sources=arguments.eval_data, seed=arguments.seed)  # again with the tokenizer's lengths once the model is there
+        # Again with the tokenizer's lengths once the model is there.
+        load_data(*arguments.data, eval_sources=arguments.eval_data, seed=arguments.seed)
 
 
 def describe(run) -> str:
