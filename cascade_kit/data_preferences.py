@@ -31,8 +31,9 @@ def read_compared_answers(row: Row) -> PreferencePair | Dropped:
     A negative number prefers the first answer; ties (0) are dropped, as in the paper.
     """
     column = "context" if "context" in row.values else "prompt"
-    answers = [row.text(f"response{i}", f"response_{i}") for i in (1, 2)]
-    strength = row.number("overall_preference", "preference_strength")
+    apart = "_" if "preference_strength" in row.values else ""
+    answers = [row.text(f"response{apart}{i}") for i in (1, 2)]
+    strength = row.number("preference_strength" if apart else "overall_preference")
     prompt = user_text(row, column)
     if strength == 0:
         return Dropped("a tie between the two answers", row.name)

@@ -64,8 +64,9 @@ def read_repair_prompt(row: Row) -> Problem | Dropped:
     SEARCH/REPLACE edits is kept word by word.
     """
     prompt, files = row.text("prompt"), _listed_files(row, "relevant_file_contents")
+    patch = row.text("golden_patch")
     try:
-        changes = apply_gold_patch(row.text("golden_patch"), files)
+        changes = apply_gold_patch(patch, files)
     except ValueError:
         return Dropped("a gold patch that does not apply to the files of the row", row.name)
     if all(files.get(path) == text for path, text in changes.items()):
@@ -102,8 +103,9 @@ def _gold_changes(row: Row, files: dict[str, str]) -> Mapping[str, str | None]:
     """The files of the gold change, as given or by applying the gold patch; None is deleted."""
     if "gold_files" in row.values:
         return row.files("gold_files")
+    patch = row.text("gold_patch")
     try:
-        return apply_gold_patch(row.text("gold_patch"), files)
+        return apply_gold_patch(patch, files)
     except ValueError as fault:
         raise row.fault(
             f"column 'gold_patch' does not apply to 'buggy_tree' ({fault}); correct or delete "

@@ -109,8 +109,6 @@ def fresh_folder(model: str) -> Path:
 def check_before_loading(arguments: argparse.Namespace, folder: Path) -> None:
     """What can be told to be wrong without loading a model."""
     from cascade_kit.checks import check_free
-    from cascade_kit.data import load_data
-    from cascade_kit.run_data import are_generated
 
     if arguments.resume and arguments.out is None:
         raise ValueError("--resume needs the run folder: give it as --out")
@@ -128,11 +126,18 @@ def check_before_loading(arguments: argparse.Namespace, folder: Path) -> None:
         raise ValueError("--rank must be at least 1")
     if arguments.pairs is not None and arguments.pairs < 1:
         raise ValueError("--pairs must be at least 1")
-    if arguments.eval_data and are_generated(arguments.data):
-        raise ValueError("--eval-data needs rows to train on: give them as --data")
+    check_data(arguments)
+
+
+def check_data(arguments: argparse.Namespace) -> None:
+    """Reads the rows; again with the tokenizer's lengths once the model is there."""
+    from cascade_kit.data import load_data
+    from cascade_kit.run_data import are_generated
+
     if not are_generated(arguments.data):
-        # Again with the tokenizer's lengths once the model is there.
         load_data(*arguments.data, eval_sources=arguments.eval_data, seed=arguments.seed)
+    elif arguments.eval_data:
+        raise ValueError("--eval-data needs rows to train on: give them as --data")
 
 
 def describe(run) -> str:
