@@ -52,12 +52,14 @@ def run_data(
     stages: Sequence[Stage],
     sources: Sequence[str | Path] = (),
     *,
+    eval_sources: Sequence[str | Path] = (),
     eval_items: int | None = None,
     pairs: int | None = None,
     seed: int = 0,
 ) -> DataSet:
     """The rows of `sources`, or generated problems without them.
 
+    `eval_sources` hold the rows to evaluate on; without them a fifth of the rows is held out.
     `eval_items` caps the held-out items of a domain, `pairs` the preference pairs that train and
     test a reward model. Raises ValueError for rows that cannot be used and prompts without room.
     """
@@ -75,6 +77,7 @@ def run_data(
             )
         data = load_data(
             *sources,
+            eval_sources=eval_sources,
             token_count=lambda prompt: len(policy.encode_prompt(prompt)),
             max_prompt_tokens=policy.max_positions - longest,
             seed=seed,

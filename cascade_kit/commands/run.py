@@ -32,7 +32,8 @@ def add_stage_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", default="micro", metavar="NAME", help="micro (default: the embedded model), a Hugging Face folder, a .gguf file or a Hub id")  # fmt: skip  # noqa: E501
     add("--order", default=STAGE_NAMES, metavar="A,B", help=f"stages in order, each once (default: {STAGE_NAMES})")  # fmt: skip  # noqa: E501
-    add("--data", action="append", default=[], metavar="SOURCE", help="folder searched for JSONL rows; may be given again (default: generated problems)")  # fmt: skip  # noqa: E501
+    add("--data", action="append", default=[], metavar="SOURCE", help="rows to train on, may be given again: a folder or file (JSONL, JSON, CSV, Parquet), hub:OWNER/NAME[:CONFIG][@SPLIT], gym:TASK[:COUNT] (default: generated problems)")  # fmt: skip  # noqa: E501
+    add("--eval-data", action="append", default=[], metavar="SOURCE", help="rows to evaluate on, of the same kinds; may be given again (default: a fifth of --data)")  # fmt: skip  # noqa: E501
     add("--steps", type=whole, metavar="N", help="optimiser steps a stage (default: the stage's)")
     add("--prompts", type=whole, metavar="P", help="prompts a step (default: the stage's)")
     add("--answers", type=whole, metavar="G", help="answers a prompt, at least 2")
@@ -63,6 +64,7 @@ def command(arguments: argparse.Namespace) -> int:
         policy,
         domains,
         arguments.data,
+        eval_sources=arguments.eval_data,
         eval_items=arguments.eval_items,
         pairs=arguments.pairs,
         seed=arguments.seed,
@@ -115,8 +117,6 @@ def fresh_folder(model: str) -> Path:
 def check_before_loading(arguments: argparse.Namespace, folder: Path | None = None) -> None:
     """What can be told to be wrong without loading a model."""
     from cascade_kit.checks import check_free
-    from cascade_kit.data import load_data
-    from cascade_kit.run_data import are_generated
 
     if arguments.resume and arguments.out is None:
         raise ValueError("--resume needs the run folder: give it as --out")
@@ -134,8 +134,18 @@ def check_before_loading(arguments: argparse.Namespace, folder: Path | None = No
         raise ValueError("--rank must be at least 1")
     if arguments.pairs is not None and arguments.pairs < 1:
         raise ValueError("--pairs must be at least 1")
+    check_data(arguments)
+
+
+def check_data(arguments: argparse.Namespace) -> None:
+    """Reads the rows; again with the tokenizer's lengths once the model is there."""
+    from cascade_kit.data import load_data
+    from cascade_kit.run_data import are_generated
+
     if not are_generated(arguments.data):
-        load_data(*arguments.data)  # again with the tokenizer's lengths once the model is there
+        load_data(*arguments.data, eval_sources=arguments.eval_data, seed=arguments.seed)
+    elif arguments.eval_data:
+        raise ValueError("--eval-data needs rows to train on: give them as --data")
 
 
 def describe(run) -> str:

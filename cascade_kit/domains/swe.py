@@ -13,6 +13,7 @@ from cascade_kit.problem import Problem, Score
 MODULES = ("app", "core", "data", "main", "tools", "view")
 # Files that may hold what the reward runs.
 TEST_FILE = re.compile(r"(?:.*/)?(?:tests?/.*|conftest\.py|test_[^/]*\.py|[^/]*_test\.py)")
+REPAIR = "Fix this issue in the files below."
 FORM = """\
 Answer with one or more edits in this form, and nothing else:
 ### path/of/the/file.py
@@ -68,7 +69,7 @@ def ask_repair(issue: str, files: Mapping[str, str], shown: Iterable[str]) -> st
         f"### {path}\n{fenced(files[path], 'python' if path.endswith('.py') else '')}"
         for path in shown
     )
-    return f"Fix this issue in the files below.\n\n{issue}\n\n{blocks}\n\n{FORM}"
+    return f"{REPAIR}\n\n{issue}\n\n{blocks}\n\n{FORM}"
 
 
 def fenced(text: str, language: str = "") -> str:
