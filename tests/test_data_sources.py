@@ -154,7 +154,7 @@ def test_gym_problems_come_from_seeds_that_cannot_meet():
     assert prompts(other.eval) == prompts(data.eval)
     assert not prompts(other.train) & prompts(data.train)
     seeds = [{int(p.id.split(":")[1]) for p in part["math"]} for part in (data.train, data.eval)]
-    assert seeds == [set(range(50)), set(range(10**9, 10**9 + 10))]
+    assert seeds[0] <= set(range(50)) and seeds[1] == set(range(10**9, 10**9 + 10))
 
 
 @needs_gym
