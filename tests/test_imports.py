@@ -36,6 +36,7 @@ LAYERS = (
     {"grpo", "evaluate"},
     {"run_logs", "plots", "report", "compare", "checks", "run_data"},
     {"cascade"},
+    {"export"},
     {"session"},
     {"live"},
 )
