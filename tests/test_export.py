@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from cascade_kit.cascade import Run
 from cascade_kit.export import export
 from cascade_kit.loading import MICRO, load_policy
 from cascade_kit.run_data import generated_data
+from cascade_kit.session import kept_folder
 from cascade_kit.stage import cascade
 
 
@@ -46,7 +48,7 @@ def policy(run):
 
 
 def prompts(run) -> list[str]:
-    return [p.prompt for p in run.data.eval["math"][:4]]
+    return [p.prompt for domain in ("math", "code") for p in run.data.eval[domain]]
 
 
 def logits(model, tokenizer, run) -> torch.Tensor:
@@ -309,3 +311,25 @@ def test_an_unreadable_run_and_dtype(run, tmp_path):
     with pytest.raises(ValueError, match="run.json cannot be read"):
         export(folder, tmp_path / "x")
     assert not (tmp_path / "x").exists()
+
+
+# ---- where a run outlives the machine -------------------------------------------------------------
+
+
+def test_kept_folder_is_in_drive_on_colab_only(tmp_path, monkeypatch):
+    monkeypatch.setenv("CASCADE_HOME", str(tmp_path))
+    monkeypatch.delitem(sys.modules, "google.colab", raising=False)
+    assert kept_folder("mine") == tmp_path / "mine"
+    mounted: list[str] = []
+    monkeypatch.setitem(sys.modules, "google", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "google.colab", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "google.colab.drive", SimpleNamespace(mount=mounted.append))
+    assert kept_folder("mine", drive=False) == tmp_path / "mine" and mounted == []
+    assert kept_folder("mine") == Path("/content/drive/MyDrive/cascade-kit/mine")
+    assert mounted == ["/content/drive"]
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "/tmp"])
+def test_kept_folder_wants_a_name(name):
+    with pytest.raises(ValueError, match="is no name of a folder"):
+        kept_folder(name)
