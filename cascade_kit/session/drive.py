@@ -15,8 +15,8 @@ def kept_folder(name: str, *, drive: bool = True) -> Path:
     On Colab, unless `drive` is false, Google Drive is mounted (Colab asks for permission) and the
     folder is `cascade-kit/NAME` in it. ValueError for a name that is a path.
     """
-    if not name or Path(name).name != name:
-        raise ValueError(f"{name!r} is no name of a folder; leave out slashes and dots")
+    if name in ("", ".", "..") or Path(name).name != name:
+        raise ValueError(f"{name!r} is no name of a folder; leave out slashes")
     if not drive or "google.colab" not in sys.modules:
         return settings.runs_folder() / name
     # Only Colab has this module.
