@@ -18,8 +18,8 @@ EPILOG = """examples:
   python -m cascade_kit run --order math,code --steps 10      two stages, shorter
   python -m cascade_kit run --model Qwen/Qwen2.5-0.5B-Instruct --data my_rows/
   python -m cascade_kit preflight --model FILE.gguf --stage math   would it learn anything?
+  python -m cascade_kit export runs/NAME --out my_model --merged   adapter, model, card
   python -m cascade_kit score --domain math answers.jsonl     verdicts on recorded answers
-  python -m cascade_kit export runs/NAME --out my_adapter     adapter, model card, merged model
   python -m cascade_kit doctor                                what this machine can do
 """
 

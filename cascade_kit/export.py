@@ -1,174 +1,153 @@
-"""Export: what a run made, in folders that plain peft and transformers load, with a model card.
+"""Export: what a run has trained, in folders that plain peft and plain transformers load.
 
-The adapter was trained on the 4-bit weights, so it is merged into these, dequantised: then the
-merged model is the policy, up to 16-bit rounding. Merged into the original weights it would be
-another model, which nobody trained or tested.
+    python -m cascade_kit export runs/NAME --out DIR --merged
+
+    DIR/README.md     a model card with the forgetting matrix
+    DIR/adapter/      the PEFT adapter of a stage
+    DIR/merged/       (on request) an ordinary model folder, see export_merge.py
+
+The folder appears as a whole or not at all.
 """
 
+import contextlib
 import json
+import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import torch
+from cascade_kit.cascade import write_json, write_whole
+from cascade_kit.export_card import card
+from cascade_kit.export_merge import base_source, check_fits, write_merged
 
-from cascade_kit.cascade import START
-from cascade_kit.loading import load_policy
-from cascade_kit.model_card import model_card
-from cascade_kit.policy import POLICY, Policy, base_weight, lora_layers
+Precision = Literal["auto", "bfloat16", "float16", "float32"]
 
-ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
-DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+
+@dataclass(frozen=True)
+class Exported:
+    """What an export wrote."""
+
+    folder: Path
+    stage: str
+    adapter: Path
+    merged: Path | None  # None if it was not asked for
+    card: Path
+    notes: tuple[str, ...]  # what to know, such as a run that is not finished
+
+    def __str__(self) -> str:
+        written = [f"adapter of {self.stage}: {self.adapter}"]
+        written += [f"merged model: {self.merged}"] * (self.merged is not None)
+        return "\n".join([*self.notes, *written, f"model card: {self.card}"])
 
 
 def export(
-    run: str | Path,
-    out: str | Path,
+    run_folder: Path | str,
+    out: Path | str,
     *,
     stage: str | None = None,
     merged: bool = False,
-    model: str | Path | None = None,
-    dtype: str = "bfloat16",
-) -> Path:
-    """Write the adapter of a finished stage, by default the last one, and a model card to `out`.
+    model: Path | str | None = None,
+    dtype: Precision = "auto",
+) -> Exported:
+    """Write a stage's adapter, a model card and, with `merged`, a whole model into folder `out`.
 
-    `merged` adds a folder `merged/` with the whole model in `dtype`. It needs the base that the run
-    was trained on: `model` says where it is, if not where the run found it. Returns the folder,
-    which appears when all of it is written. Raises ValueError, before any long work, for a folder
-    in use, an unknown stage, another base or too little room.
+    `stage` is the last finished one unless named. `model` says where the base model lies if the
+    run's own name for it does not: a run remembers of a local folder or file its name only.
+    `dtype` is that of the merged weights; "auto" is the run's if that has 16 bits, else bfloat16.
+    Raises ValueError, before anything is written, for a folder that is no run, a stage that is not
+    finished, another base model, an `out` in use or too small a disk.
     """
-    run, out = Path(run), Path(out)
-    settings = run_settings(run)
-    finished = finished_stages(run, settings)
-    stage = chosen(stage, finished)
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype {dtype!r} is not possible; choose from {', '.join(DTYPES)}")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(f"{out} exists; choose another folder to export to")
-    partial = out.with_name(f"{out.name}.partial")
-    if partial.exists():
-        shutil.rmtree(partial)
-    partial.mkdir(parents=True)
-    try:
-        for name in ADAPTER_FILES:
-            shutil.copyfile(finished[stage] / "adapter" / name, partial / name)
+    run_folder, out = Path(run_folder), Path(out)
+    run = read_run(run_folder)
+    finished = finished_stages(run_folder, run)
+    name = chosen(run_folder, finished, stage)
+    check_unused(out)
+    adapter = finished[name] / "adapter"
+    if merged or model is not None:
+        source = base_source(run["model"], model)
+        # A Hub id is only written down, unless its weights are needed.
+        if merged or Path(source).is_dir():
+            check_fits(adapter, source)
+    hub = str(model) if model is not None and not Path(model).expanduser().exists() else None
+    notes = unfinished(run, finished)
+    with whole_folder(out) as partial:
+        copy_adapter(adapter, partial / "adapter", hub)
+        precision = None
         if merged:
-            policy = run_policy(settings, finished[stage] / "adapter", model, DTYPES[dtype])
-            write_merged(policy, partial / "merged", DTYPES[dtype])
-            policy.close()
-        card = model_card(run, settings, list(finished), stage, dtype if merged else None)
-        (partial / "README.md").write_text(card, encoding="utf-8")
-        if out.exists():
-            out.rmdir()  # empty, as was seen above
-        partial.rename(out)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    return out
+            precision = write_merged(run["policy"], adapter, source, partial / "merged", dtype)
+        text = card(run_folder, run, name, base=hub or run["model"], merged=precision, notes=notes)
+        write_whole(partial / "README.md", text)
+    return Exported(
+        out, name, out / "adapter", out / "merged" if merged else None, out / "README.md", notes
+    )
 
 
-def run_settings(run: Path) -> dict[str, Any]:
-    """The run's settings; ValueError for a folder that is no run."""
-    path = run / "run.json"
+def read_run(folder: Path) -> dict[str, Any]:
+    """The content of `run.json`; ValueError where there is none."""
+    path = folder / "run.json"
     if not path.is_file():
-        raise ValueError(f"{run} holds no run.json; name the folder of a run")
+        raise ValueError(f"{folder} holds no run.json: give the folder that `run --out` wrote")
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} cannot be read ({error})") from error
+        raise ValueError(f"{path} cannot be read ({error}); give another run folder") from error
 
 
-def finished_stages(run: Path, settings: Mapping[str, Any]) -> dict[str, Path]:
-    """The folders of the finished stages, in order."""
-    folders = {name: run / f"{i}-{name}" for i, name in enumerate(settings["order"], start=1)}
-    return {n: f for n, f in folders.items() if (f / "adapter" / ADAPTER_FILES[0]).is_file()}
-
-
-def chosen(stage: str | None, finished: Mapping[str, Path]) -> str:
-    if not finished:
-        raise ValueError("no stage of this run is finished, so there is nothing to export yet")
-    if stage is None:
-        return list(finished)[-1]
-    if stage not in finished:
-        why = "is the start, which has no adapter of its own" if stage == START else "is not one"
-        raise ValueError(f"stage {stage!r} {why}; finished are {', '.join(finished)}")
-    return stage
-
-
-def run_policy(
-    settings: Mapping[str, Any], adapter: Path, model: str | Path | None, dtype: torch.dtype
-) -> Policy:
-    """The policy of a stage on the base that the run used; ValueError if it is another base."""
-    config = json.loads((adapter / ADAPTER_FILES[0]).read_text(encoding="utf-8"))
-    made = settings["policy"]
-    try:
-        policy = load_policy(
-            model or settings["model"],
-            bits=made["bits"],
-            rank=config["r"],
-            alpha=config["lora_alpha"],
-            # On the CPU a 16-bit arithmetic is slow, and only weights are computed here.
-            dtype=dtype if made["device"] != "cpu" else torch.float32,
-            decoding="layers",
-        )
-    except (ValueError, OSError) as error:
-        if model is not None:
-            raise
-        raise ValueError(
-            f"the run's base model {settings['model']!r} cannot be loaded by that name ({error}); "
-            "say where it is: --model PATH"
-        ) from error
-    now = policy.describe()
-    for key in ("parameters_in_memory", "trainable_parameters"):
-        if now[key] != made[key]:
-            raise ValueError(
-                f"{model or settings['model']} is not the base of this run ({key}: {now[key]:,} "
-                f"instead of {made[key]:,}); name the model that the run was started with"
-            )
-    policy.load_adapter(adapter)
-    return policy
-
-
-def write_merged(policy: Policy, folder: Path, dtype: torch.dtype) -> None:
-    """Write a policy as an ordinary model folder; one layer at a time is held in float32."""
-    import copy
-
-    from accelerate import init_empty_weights
-    from transformers import AutoModelForCausalLM
-
-    base = policy.model.get_base_model()
-    state = {
-        name: tensor.detach().to("cpu", dtype if tensor.is_floating_point() else tensor.dtype)
-        for name, tensor in base.state_dict().items()
-        if "lora_" not in name and ".base_layer." not in name
+def finished_stages(folder: Path, run: Mapping[str, Any]) -> dict[str, Path]:
+    """Name -> folder of every trained stage whose adapter is there, in order; not the start."""
+    places = {name: folder / f"{k}-{name}" for k, name in enumerate(run["order"], start=1)}
+    return {
+        name: place
+        for name, place in places.items()
+        if (place / "adapter" / "adapter_config.json").is_file()  # written last
     }
-    for name, layer in lora_layers(base):
-        weight = base_weight(layer.get_base_layer(), torch.float32)
-        weight = weight + layer.get_delta_weight(POLICY).float()
-        state[f"{name}.weight"] = weight.to("cpu", dtype)
-        if layer.get_base_layer().bias is not None:
-            state[f"{name}.bias"] = layer.get_base_layer().bias.detach().to("cpu", dtype)
-    check_room(folder.parent, sum(t.numel() * t.element_size() for t in state.values()))
-    config = copy.deepcopy(base.config)
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
-    config.dtype, config.use_cache = dtype, True
-    # Plain transformers has attention of its own.
-    with init_empty_weights(include_buffers=False):
-        plain = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=dtype)
-    plain.load_state_dict({k: v for k, v in state.items() if k in plain.state_dict()}, assign=True)
-    plain.tie_weights()
-    plain.generation_config = copy.deepcopy(base.generation_config)
-    plain.generation_config.eos_token_id = sorted(policy.stop_ids)
-    plain.save_pretrained(folder)
-    policy.tokenizer.save_pretrained(folder)
 
 
-def check_room(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < 1.05 * needed:
-        raise ValueError(
-            f"the merged model needs {needed / 2**30:.1f} GiB and {folder} has {free / 2**30:.1f} "
-            "GiB free; make room, or choose another disk with --out"
-        )
+def chosen(folder: Path, finished: Mapping[str, Path], stage: str | None) -> str:
+    """The stage to export: the one named, else the last; ValueError names the finished ones."""
+    if not finished:
+        raise ValueError(f"{folder} has no finished stage yet; go on with `run --resume --out`")
+    if stage is not None and stage not in finished:
+        raise ValueError(f"{folder} has no finished stage {stage!r}; it has {', '.join(finished)}")
+    return stage or list(finished)[-1]
+
+
+def unfinished(run: Mapping[str, Any], finished: Mapping[str, Path]) -> tuple[str, ...]:
+    """A sentence about stages of the order that have not been trained; empty if all are."""
+    missing = [name for name in run["order"] if name not in finished]
+    if not missing:
+        return ()
+    return (f"The run is not finished: {', '.join(missing)} not trained yet.",)
+
+
+def check_unused(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(f"{out} exists and is not empty; choose another --out, or remove it")
+
+
+@contextlib.contextmanager
+def whole_folder(out: Path) -> Iterator[Path]:
+    """A folder to fill beside `out`, which takes its name in the end; after a fault it is gone."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = out.with_name(f"{out.name}.partial-{os.getpid()}")
+    partial.mkdir()
+    try:
+        yield partial
+        if out.exists():
+            out.rmdir()  # empty, see check_unused; Windows renames onto nothing that exists
+        partial.rename(out)
+    finally:
+        if partial.exists():
+            shutil.rmtree(partial)
+
+
+def copy_adapter(source: Path, target: Path, base: str | None) -> None:
+    """Copy the two files of a PEFT folder; `base` replaces the base model that it names."""
+    target.mkdir()
+    shutil.copyfile(source / "adapter_model.safetensors", target / "adapter_model.safetensors")
+    config = json.loads((source / "adapter_config.json").read_text(encoding="utf-8"))
+    if base is not None:
+        config["base_model_name_or_path"] = base
+    write_json(target / "adapter_config.json", config)

@@ -36,7 +36,7 @@ LAYERS = (
     {"records"},
     {"grpo", "evaluate"},
     {"run_logs", "plots", "report", "compare", "checks", "run_data", "preflight"},
-    {"cascade", "model_card"},
+    {"cascade"},
     {"export"},
     {"session"},
     {"live"},

@@ -1,25 +1,25 @@
-"""`export`: the adapter of a run, a merged model and a model card."""
+"""`export`: a stage's adapter, a whole model and a model card out of a run."""
 
 import argparse
 from pathlib import Path
 
-HELP = "write a run's adapter, a merged model and a model card"
+HELP = "adapter, merged model and model card of a run"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("run", type=Path, metavar="RUN", help="run folder")
-    add("--out", type=Path, required=True, metavar="DIR", help="folder to write")
-    add("--stage", metavar="NAME", help="a finished stage (default: the last one)")
-    add("--merged", action="store_true", help="also the whole model in 16 bits, in DIR/merged")
-    add("--model", metavar="PATH", help="where the run's base model is (default: as in the run)")
-    add("--dtype", default="bfloat16", help="of --merged: bfloat16 (default), float16 or float32")
+    add("run", type=Path, metavar="RUN", help="run folder, finished or not")
+    add("--out", type=Path, required=True, metavar="DIR", help="folder to write; it must not exist")
+    add("--stage", metavar="NAME", help="whose adapter (default: the last finished stage)")
+    add("--merged", action="store_true", help="also a whole model folder: the adapter merged into the dequantised base")  # fmt: skip  # noqa: E501
+    add("--model", metavar="NAME", help="where the base model is, if the run used a local one that moved; a Hub id is written into the card")  # fmt: skip  # noqa: E501
+    add("--dtype", default="auto", choices=("auto", "bfloat16", "float16", "float32"), help="of the merged weights (default: the run's if it has 16 bits, else bfloat16)")  # fmt: skip  # noqa: E501
 
 
 def command(arguments: argparse.Namespace) -> int:
     from cascade_kit.export import export
 
-    folder = export(
+    exported = export(
         arguments.run,
         arguments.out,
         stage=arguments.stage,
@@ -27,7 +27,5 @@ def command(arguments: argparse.Namespace) -> int:
         model=arguments.model,
         dtype=arguments.dtype,
     )
-    print(f"adapter:  {folder}\ncard:     {folder / 'README.md'}")
-    if arguments.merged:
-        print(f"merged:   {folder / 'merged'}")
+    print(exported)
     return 0
