@@ -24,6 +24,7 @@ Where this differs from the paper or fills its silence:
     removes still count in the mean and std of their group
 """
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +32,6 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch.nn.utils import clip_grad_norm_
 
 from cascade_kit.domains.rlhf import has_foreign_script
 from cascade_kit.logprobs import answer_logps, micro_batches
@@ -118,6 +118,7 @@ def train(
             stage.answers,
             max_new_tokens=stage.max_new_tokens,
             temperature=stage.temperature,
+            thinking=stage.thinking,
             key=f"{seed}/{stage.name}/{step}",
         )
         sampled = time.perf_counter()
@@ -156,6 +157,7 @@ def check_ready(
             f"stage {stage.name!r} uses {stage.reward.__name__}, which needs a reward model: pass "
             "reward_model=..., or choose reward=shaping.verifier"
         )
+    policy.chat.check_mode(stage.thinking)
     if not problems:
         raise ValueError(f"stage {stage.name!r} has no training problems; give it some rows")
     parameters = [p for p in policy.adapter_parameters(POLICY).values() if p.requires_grad]
@@ -178,7 +180,9 @@ def score_groups(
 ) -> tuple[list[list[Score]], np.ndarray]:
     """Scores and rewards (P, G) of P groups of G rollouts, in order."""
     flat = [rollout for group in groups for rollout in group]
-    scores = stage.domain.score([r.problem for r in flat], [r.text for r in flat])
+    scores = stage.domain.score(
+        [r.problem for r in flat], [r.text for r in flat], [r.thinking for r in flat]
+    )
     shape = (len(groups), stage.answers)
     ranked = None
     if stage.needs_reward_model:
@@ -241,16 +245,17 @@ def update(
                 reference,
                 stage.kl_coef,
             )
-            part.backward()
+            policy.loss_scale.backward(part)
         loss += part.item()
         with torch.no_grad():
             sampled = logps.new_tensor([logp for r in rollouts for logp in r.logps])
             gap = max(gap, (logps - sampled).abs().max().item())
             if reference is not None:
                 kl_sum += kl_estimate(logps, reference).sum().item()
-    grad_norm = clip_grad_norm_(optimizer.param_groups[0]["params"], 1.0).item()
-    optimizer.step()
-    return UpdateStats(loss, grad_norm, kl_sum / tokens if stage.kl_coef > 0 else None, gap)
+    grad_norm = policy.loss_scale.step(optimizer, optimizer.param_groups[0]["params"], 1.0)
+    skipped = int(math.isnan(grad_norm))
+    kl = kl_sum / tokens if stage.kl_coef > 0 else None
+    return UpdateStats(loss, 0.0 if skipped else grad_norm, kl, gap, skipped)
 
 
 def token_weights(lengths: torch.Tensor, loss: str, tokens: int, answers: int) -> torch.Tensor:

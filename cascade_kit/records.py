@@ -27,7 +27,7 @@ class StepRecord:
     all_wrong: float  # share of the other flat groups
     kl: float | None  # k3 estimate towards the stage's start; None without a KL term
     entropy: float  # of the sampled distribution, nats a token
-    grad_norm: float  # before clipping
+    grad_norm: float  # before clipping; 0 without an update
     learning_rate: float
     length_mean: float  # answer tokens, stop token included
     truncated: float  # share of answers cut at max_new_tokens
@@ -36,6 +36,7 @@ class StepRecord:
     loss: float
     seconds: dict[str, float]  # rollout, score, update
     peak_memory_mb: float | None  # None where the platform does not tell
+    skipped: int = 0  # updates left out because gradients overflowed in float16
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,13 @@ class Answer:
         """The line of `rollouts.jsonl`."""
         problem = self.rollout.problem
         examples = {"examples": problem.examples} if problem.examples else {}
+        thinking = self.rollout.thinking
         return {
             "step": step,
             "problem_id": problem.id,
             "sample": self.rollout.sample,
             **examples,
+            **({} if thinking is None else {"thinking": thinking}),
             "prompt": problem.prompt,
             "completion": self.rollout.text,
             "value": self.score.value,
@@ -77,6 +80,7 @@ class UpdateStats:
     grad_norm: float
     kl: float | None
     logprob_gap: float | None
+    skipped: int = 0
 
 
 def record(

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from cascade_kit import shaping
+from cascade_kit.chat import Thinking
 from cascade_kit.domains import Domain
 from cascade_kit.domains.code import CODE
 from cascade_kit.domains.easy import EASY_CODE, EASY_INSTRUCT, EASY_MATH, EASY_RLHF, EASY_SWE
@@ -35,6 +36,7 @@ class Stage:
     overlong_filter: bool = False  # True: truncated answers leave the loss, not the baseline
     reward: Callable[[GroupScores], np.ndarray] = shaping.verifier  # scores -> rewards, (P, G)
     difficulty: int = 2  # of generated problems, 1..3
+    thinking: Thinking = None  # "on", "off", or "half" of the prompts; None: the template's default
 
     def __post_init__(self) -> None:
         at_least = {"steps": 1, "prompts": 1, "answers": 2, "max_new_tokens": 1}
@@ -50,6 +52,8 @@ class Stage:
                 f"stage {self.name!r}: learning_rate and temperature must be above 0 and "
                 "kl_coef at least 0"
             )
+        if self.thinking not in (None, "on", "off", "half"):
+            raise ValueError(f"stage {self.name!r}: thinking is None, 'on', 'off' or 'half'")
         if self.loss not in ("token", "sequence"):
             raise ValueError(f"stage {self.name!r}: loss is 'token' or 'sequence'")
 
@@ -120,11 +124,11 @@ EASY_STAGES = (
 REAL_STAGES = (
     Stage(
         name="rlhf", domain=RLHF, steps=40, prompts=8, max_new_tokens=256, learning_rate=2e-5,
-        kl_coef=1e-3, loss="sequence", reward=shaping.preference_tanh,
+        kl_coef=1e-3, loss="sequence", reward=shaping.preference_tanh, thinking="half",
     ),
     Stage(
         name="instruct", domain=INSTRUCT, steps=40, prompts=8, max_new_tokens=384,
-        learning_rate=2e-5,
+        learning_rate=2e-5, thinking="off",
     ),
     Stage(
         name="math", domain=MATH, steps=40, prompts=8, max_new_tokens=512, learning_rate=2e-5,
