@@ -270,11 +270,7 @@ def turn_ends(tokenizer: Any) -> frozenset[int]:
         return frozenset()
     after = tokenizer(text.rpartition(_PROBE)[2], add_special_tokens=False)["input_ids"]
     added = tokenizer.added_tokens_decoder
-    return (
-        frozenset(after[:1])
-        if after and after[0] in added and added[after[0]].special
-        else frozenset()
-    )
+    return frozenset(i for i in after[:1] if i in added and added[i].special)
 
 
 def notes(tokenizer: Any, template: str) -> list[str]:

@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     from cascade_kit import settings
     from cascade_kit.cascade import Run
+    from cascade_kit.chat import template_text
     from cascade_kit.loading import load_policy, model_source
     from cascade_kit.run_data import run_data
 
@@ -49,6 +50,8 @@ def command(arguments: argparse.Namespace) -> int:
     folder = arguments.out or fresh_folder(arguments.model)
     check_before_loading(arguments, folder)
     model_source(arguments.model)
+    if arguments.chat_template is not None:
+        template_text(arguments.chat_template)
     how = "not quantised" if arguments.bits == 16 else f"in {arguments.bits} bits"
     print(f"loading {arguments.model} {how} ...", flush=True)
     policy = load_policy(
@@ -114,7 +117,6 @@ def fresh_folder(model: str) -> Path:
 
 def check_before_loading(arguments: argparse.Namespace, folder: Path) -> None:
     """What can be told to be wrong without loading a model."""
-    from cascade_kit.chat import template_text
     from cascade_kit.checks import check_free
     from cascade_kit.data import load_data
     from cascade_kit.run_data import are_generated
@@ -131,8 +133,6 @@ def check_before_loading(arguments: argparse.Namespace, folder: Path) -> None:
         raise ValueError("--seed must be at least 0 and below 2**63")
     if arguments.resume and not (folder / "run.json").is_file():
         raise ValueError(f"{folder} holds no run.json: nothing to resume, leave out --resume")
-    if arguments.chat_template is not None:
-        template_text(arguments.chat_template)
     if arguments.rank < 1:
         raise ValueError("--rank must be at least 1")
     if arguments.pairs is not None and arguments.pairs < 1:

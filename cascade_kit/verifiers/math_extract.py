@@ -1,7 +1,7 @@
 r"""Finds the answer a completion commits to; says nothing about whether it is right.
 
-Only the text after the thought counts (thinking.py). A box inside code, verbatim or quotation marks is
-talk about boxes, not an answer, and a box that never closes is a cut-off answer.
+Only the text after the thought counts (thinking.py). A box inside code, verbatim or quotation
+marks is talk about boxes, not an answer, and a box that never closes is a cut-off answer.
 """
 
 import re
