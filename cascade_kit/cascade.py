@@ -138,6 +138,7 @@ class Run:
                 max_new_tokens=stage.max_new_tokens,
                 seed=self.seed,
                 samples=self.settings["samples"],
+                thinking=stage.thinking,
                 reward_model=self._reward_model,
                 start=None if name == START else read_rows(start, domain.name),
             )
@@ -337,10 +338,16 @@ def run_settings(
 
 def versions() -> dict[str, str]:
     """Versions of what the numbers depend on."""
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
+
+    def installed(name: str) -> str:
+        try:
+            return version(name)
+        except PackageNotFoundError:  # bitsandbytes may be missing where nothing is quantised
+            return "not installed"
 
     names = ("torch", "transformers", "peft", "bitsandbytes", "math-verify")
-    return {"python": platform.python_version()} | {name: version(name) for name in names}
+    return {"python": platform.python_version()} | {name: installed(name) for name in names}
 
 
 def read_rows(folder: Path, domain: str) -> dict[str, EvalRow]:

@@ -78,11 +78,13 @@ def check_data(data: DataSet, stages: Sequence[Stage], evaluated: Sequence[Stage
 
 
 def check_lengths(policy: Policy, data: DataSet, evaluated: Sequence[Stage]) -> None:
-    """Raise ValueError if a prompt and its answer would not fit into the model's positions."""
+    """Raise ValueError if a prompt and its answer would not fit into the model's positions, or
+    if the model has no such mode of thinking."""
     for stage in evaluated:
+        policy.chat.check_mode(stage.thinking)
         name = stage.domain.name
         problems = [*data.train.get(name, ()), *data.eval[name]]
-        longest = max(len(policy.encode_prompt(p.prompt, p.examples)) for p in problems)
+        longest = max(policy.prompt_tokens(p.prompt, p.examples) for p in problems)
         if longest + stage.max_new_tokens > policy.max_positions:
             raise ValueError(
                 f"{name}: the longest prompt has {longest} tokens, and with {stage.max_new_tokens} "
@@ -98,7 +100,7 @@ def check_prompt_caps(policy: Policy, data: DataSet, stages: Sequence[Stage]) ->
         if lowest is None:
             continue
         problems = data.train[stage.domain.name]
-        shortest = min(len(policy.encode_prompt(p.prompt, p.examples)) for p in problems)
+        shortest = min(policy.prompt_tokens(p.prompt, p.examples) for p in problems)
         if shortest > lowest:
             raise ValueError(
                 f"stage {stage.name!r}: the shortest prompt has {shortest} tokens, more than "

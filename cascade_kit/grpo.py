@@ -28,13 +28,13 @@ Where this differs from the paper or fills its silence:
 """
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
-from torch.nn.utils import clip_grad_norm_
 
 from cascade_kit.domains.rlhf import has_foreign_script
 from cascade_kit.logprobs import answer_logps, micro_batches
@@ -108,7 +108,7 @@ def train(
     reward needs it; `state` is one that was restored, to go on from. Raises ValueError before any
     work if something is missing.
     """
-    check_ready(stage, problems, reward_model)
+    check_ready(policy, stage, problems, reward_model)
     state = state or TrainingState(policy, stage, problems, seed=seed)
     curriculum = state.curriculum
     for step in range(state.step + 1, stage.steps + 1):
@@ -129,6 +129,7 @@ def train(
                     now.answers,
                     max_new_tokens=now.max_new_tokens,
                     temperature=now.temperature,
+                    thinking=now.thinking,
                     key=f"{seed}/{stage.name}/{step}" + f"/{draw}" * (draw > 0),
                 )
 
@@ -161,7 +162,10 @@ def timed(seconds: dict[str, float], part: str) -> Iterator[None]:
 
 
 def check_ready(
-    stage: Stage, problems: Sequence[Problem], reward_model: RewardModel | None
+    policy: Policy,
+    stage: Stage,
+    problems: Sequence[Problem],
+    reward_model: RewardModel | None,
 ) -> None:
     """Raise ValueError if the stage cannot be trained as it stands."""
     if stage.needs_reward_model and reward_model is None:
@@ -169,6 +173,7 @@ def check_ready(
             f"stage {stage.name!r} uses {stage.reward.__name__}, which needs a reward model: pass "
             "reward_model=..., or choose reward=shaping.verifier"
         )
+    policy.chat.check_mode(stage.thinking)
     if not problems:
         raise ValueError(f"stage {stage.name!r} has no training problems; give it some rows")
 
@@ -198,7 +203,9 @@ def score_groups(
 ) -> tuple[list[list[Score]], np.ndarray]:
     """Scores and rewards (P, G) of P groups of G rollouts, in order."""
     flat = [rollout for group in groups for rollout in group]
-    scores = stage.domain.score([r.problem for r in flat], [r.text for r in flat])
+    scores = stage.domain.score(
+        [r.problem for r in flat], [r.text for r in flat], [r.thinking for r in flat]
+    )
     shape = (len(groups), stage.answers)
     ranked = None
     if stage.needs_reward_model:
@@ -261,16 +268,17 @@ def update(
                 reference,
                 stage.kl_coef,
             )
-            part.backward()
+            policy.loss_scale.backward(part)
         loss += part.item()
         with torch.no_grad():
             sampled = logps.new_tensor([logp for r in rollouts for logp in r.logps])
             gap = max(gap, (logps - sampled).abs().max().item())
             if reference is not None:
                 kl_sum += kl_estimate(logps, reference).sum().item()
-    grad_norm = clip_grad_norm_(optimizer.param_groups[0]["params"], 1.0).item()
-    optimizer.step()
-    return UpdateStats(loss, grad_norm, kl_sum / tokens if stage.kl_coef > 0 else None, gap)
+    grad_norm = policy.loss_scale.step(optimizer, optimizer.param_groups[0]["params"], 1.0)
+    skipped = int(math.isnan(grad_norm))
+    kl = kl_sum / tokens if stage.kl_coef > 0 else None
+    return UpdateStats(loss, 0.0 if skipped else grad_norm, kl, gap, skipped)
 
 
 def token_weights(lengths: torch.Tensor, loss: str, tokens: int, answers: int) -> torch.Tensor:

@@ -16,6 +16,10 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from cascade_kit.chat import OWN, read_chat, user
+from cascade_kit.loss_scale import LossScale
+from cascade_kit.verifiers.thinking import CLOSE, OPEN
+
 POLICY, REFERENCE, REWARD_MODEL = "policy", "reference", "reward_model"
 ACTIVATION_BYTES = 2 << 30
 MERGED_BYTES = 4 << 30  # the largest merged copy that is made for decoding
@@ -37,13 +41,16 @@ class Policy:
         bits: int,
         dtype: torch.dtype,
         decoding: Literal["auto", "merged", "layers"] = "auto",
+        template: str = OWN,
     ):
         self.model = model
         self.tokenizer = tokenizer
         self.name = name
         self.bits = bits
         self.dtype = dtype
-        self.stop_ids = stop_ids(tokenizer, model.generation_config)
+        self.chat = read_chat(tokenizer, template)
+        self.stop_ids = stop_ids(tokenizer, model.generation_config) | self.chat.turn_ends
+        self.loss_scale = LossScale(dtype)
         self.decoding = decoding
         if decoding == "auto":  # from the model's shape alone, so that a resumed run chooses alike
             self.decoding = "merged" if self.merged_bytes() <= MERGED_BYTES else "layers"
@@ -112,24 +119,33 @@ class Policy:
             if needed:
                 base.gradient_checkpointing_disable()
 
-    def encode_prompt(self, prompt: str, examples: Sequence[tuple[str, str]] = ()) -> list[int]:
+    def encode_prompt(
+        self,
+        prompt: str,
+        examples: Sequence[tuple[str, str]] = (),
+        thinking: bool | None = None,
+    ) -> list[int]:
         """Token ids of one user turn in the model's chat template, ready for the answer.
 
-        `examples` are (user, assistant) turns that stand before it.
+        `examples` are (user, assistant) turns that stand before it; `thinking` switches the model's
+        thinking on or off, None leaves it to the template. Raises ValueError where no switch is.
         """
         dialogue = []
-        for user, assistant in (*examples, (prompt, None)):
-            dialogue.append({"role": "user", "content": user})
-            dialogue.append({"role": "assistant", "content": assistant})
-        text = self.tokenizer.apply_chat_template(
-            dialogue[:-1], tokenize=False, add_generation_prompt=True
-        )
-        # The template writes the special tokens itself; adding more would double the BOS.
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        for question, answer in examples:
+            dialogue += [user(question), {"role": "assistant", "content": answer}]
+        return self.chat.encode([*dialogue, user(prompt)], thinking)
+
+    def prompt_tokens(self, prompt: str, examples: Sequence[tuple[str, str]] = ()) -> int:
+        """The most tokens that a prompt takes, whatever the mode of thinking."""
+        return max(len(self.encode_prompt(prompt, examples, mode)) for mode in self.chat.modes)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of an answer, without its stop token."""
-        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+        """The text of an answer, without special tokens but for the tags of a thought."""
+        special = set(self.tokenizer.all_special_ids)
+        tags = special & set(self.tokenizer.convert_tokens_to_ids([OPEN, CLOSE]))
+        if not tags & set(ids):
+            return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+        return self.tokenizer.decode([i for i in ids if i not in special - tags])
 
     def describe(self) -> dict[str, Any]:
         """What was loaded, for `run.json` and for people."""
@@ -138,11 +154,14 @@ class Policy:
         return {
             "model": self.name,
             "bits": self.bits,
+            "weights": "not quantised" if self.bits == 16 else f"{self.bits} bits",
             "dtype": str(self.dtype).removeprefix("torch."),
             "device": str(self.device),
             "trainable_parameters": trainable,
             "parameters_in_memory": total,
             "stop_ids": sorted(self.stop_ids),
+            "stop_tokens": self.tokenizer.convert_ids_to_tokens(sorted(self.stop_ids)),
+            "chat": self.chat.describe(),
             "decoding": f"merged copy, {self.merged_bytes() / 2**20:.0f} MiB"
             if self.decoding == "merged"
             else "through the adapted layers",

@@ -101,9 +101,7 @@ def preflight(
 def within_cap(policy: Policy, stage: Stage, problems: Sequence[Problem]) -> list[Problem]:
     """The problems whose prompts are short enough for the stage; ValueError if none is."""
     cap = stage.max_prompt_tokens
-    kept = [
-        p for p in problems if not cap or len(policy.encode_prompt(p.prompt, p.examples)) <= cap
-    ]
+    kept = [p for p in problems if not cap or policy.prompt_tokens(p.prompt, p.examples) <= cap]
     if not kept:
         raise ValueError(
             f"stage {stage.name!r}: no prompt has at most {cap} tokens; raise max_prompt_tokens"
@@ -147,6 +145,7 @@ def look(
         stage.answers,
         max_new_tokens=stage.max_new_tokens,
         temperature=stage.temperature,
+        thinking=stage.thinking,
         key=f"{seed}/{stage.name}/pre-flight/{seen.draws}",
     )
     sampled = time.perf_counter()

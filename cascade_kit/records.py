@@ -28,7 +28,7 @@ class StepRecord:
     all_wrong: float  # share of the other flat groups
     kl: float | None  # k3 estimate towards the stage's start; None without a KL term
     entropy: float  # of the sampled distribution, nats a token
-    grad_norm: float  # before clipping
+    grad_norm: float  # before clipping; 0 without an update
     learning_rate: float
     length_mean: float  # answer tokens, stop token included
     truncated: float  # share of answers cut at max_new_tokens
@@ -43,6 +43,7 @@ class StepRecord:
     refilled: int = 0  # prompts that were tried in place of groups without a gradient
     left_out: int = 0  # problems that the epoch filter keeps out of this epoch
     readmitted: int = 0  # problems of this epoch that it let in again
+    skipped: int = 0  # updates left out because gradients overflowed in float16
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,13 @@ class Answer:
         """The line of `rollouts.jsonl`."""
         problem = self.rollout.problem
         examples = {"examples": problem.examples} if problem.examples else {}
+        thinking = self.rollout.thinking
         return {
             "step": step,
             "problem_id": problem.id,
             "sample": self.rollout.sample,
             **examples,
+            **({} if thinking is None else {"thinking": thinking}),
             "prompt": problem.prompt,
             "completion": self.rollout.text,
             "value": self.score.value,
@@ -84,6 +87,7 @@ class UpdateStats:
     grad_norm: float
     kl: float | None
     logprob_gap: float | None
+    skipped: int = 0
 
 
 def record(

@@ -78,7 +78,7 @@ def run_data(
         data = load_data(
             *sources,
             eval_sources=eval_sources,
-            token_count=lambda prompt: len(policy.encode_prompt(prompt)),
+            token_count=policy.prompt_tokens,
             max_prompt_tokens=policy.max_positions - longest,
             seed=seed,
         )

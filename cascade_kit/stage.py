@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from cascade_kit import shaping
+from cascade_kit.chat import Thinking
 from cascade_kit.domains import Domain
 from cascade_kit.domains.code import CODE
 from cascade_kit.domains.easy import EASY_CODE, EASY_INSTRUCT, EASY_MATH, EASY_RLHF, EASY_SWE
@@ -69,6 +70,7 @@ class Stage:
     filter: Literal["none", "epoch", "batch"] = "none"
     max_prompt_tokens: int | None = None  # longer prompts are not trained on
     noisy_files: int = 0  # SWE rows: files in the prompt, besides those that the fix touches
+    thinking: Thinking = None  # "on", "off", or "half" of the prompts; None: the template's default
     phases: tuple[Phase, ...] = ()  # what is other at first, in order; then the above holds
 
     def __post_init__(self) -> None:
@@ -85,6 +87,8 @@ class Stage:
                 f"stage {self.name!r}: learning_rate and temperature must be above 0 and "
                 "kl_coef at least 0"
             )
+        if self.thinking not in (None, "on", "off", "half"):
+            raise ValueError(f"stage {self.name!r}: thinking is None, 'on', 'off' or 'half'")
         if self.loss not in ("token", "sequence"):
             raise ValueError(f"stage {self.name!r}: loss is 'token' or 'sequence'")
         if self.filter not in ("none", "epoch", "batch"):
@@ -228,10 +232,11 @@ REAL_STAGES = (
     Stage(
         name="rlhf", domain=RLHF, steps=40, prompts=8, max_new_tokens=256, learning_rate=2e-5,
         temperature=0.6, kl_coef=1e-3, loss="sequence", reward=shaping.preference_tanh,
+        thinking="half",
     ),
     Stage(
         name="instruct", domain=INSTRUCT, steps=40, prompts=8, max_new_tokens=384,
-        learning_rate=2e-5, temperature=0.6, filter="batch",
+        learning_rate=2e-5, temperature=0.6, filter="batch", thinking="off",
     ),
     # 24K, 32K, 40K over 500 steps: compress (what is cut off leaves the loss), stabilise, extend.
     Stage(

@@ -33,6 +33,7 @@ class TrainingState:
         }
         if not self._parameters:
             raise ValueError("no parameter is trainable; load the policy with load_policy()")
+        self._loss_scale = policy.loss_scale
         self.step = 0  # the last one that is done
         self.optimizer = torch.optim.AdamW(
             self._parameters.values(), lr=stage.learning_rate, betas=(0.9, 0.95), weight_decay=0.0
@@ -41,7 +42,7 @@ class TrainingState:
             problems,
             stage,
             seed,
-            prompt_tokens=lambda p: len(policy.encode_prompt(p.prompt, p.examples)),
+            prompt_tokens=lambda p: policy.prompt_tokens(p.prompt, p.examples),
             positions=policy.max_positions,
         )
         if stage.kl_coef > 0:
@@ -53,7 +54,8 @@ class TrainingState:
         for name, parameter in self._parameters.items():
             kept = self.optimizer.state.get(parameter, {})  # empty before the first update
             tensors |= {f"{OPTIMIZER}{key}/{name}": kept[key] for key in MOMENTS if kept}
-        return tensors, {"curriculum": self.curriculum.state()}
+        scale = [self._loss_scale.factor, self._loss_scale.good_steps]
+        return tensors, {"curriculum": self.curriculum.state(), "loss_scale": scale}
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on after the step of a checkpoint.
@@ -69,6 +71,7 @@ class TrainingState:
                 "with the settings that the stage was started with"
             )
         self.curriculum.restore(checkpoint.state["curriculum"])
+        self._loss_scale.factor, self._loss_scale.good_steps = checkpoint.state["loss_scale"]
         with torch.no_grad():
             for name, parameter in self._parameters.items():
                 parameter.copy_(checkpoint.tensors[ADAPTER + name])

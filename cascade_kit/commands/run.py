@@ -40,6 +40,8 @@ def add_stage_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-new-tokens", type=whole, metavar="N", help="longest answer in tokens")
     add("--seed", type=whole, default=0, help="of everything random (default: 0)")
     add("--bits", type=whole, default=4, help="4 (NF4, default), 8 (int8) or 16 (not quantised)")
+    add("--dtype", choices=("float32", "bfloat16", "float16"), help="of the arithmetic (default: float32 on a CPU, bfloat16 on a GPU that has it, else float16)")  # fmt: skip  # noqa: E501
+    add("--chat-template", metavar="NAME", help="plain, chatml or a Jinja file, for a base model without one (default: the model's)")  # fmt: skip  # noqa: E501
     add("--rank", type=whole, default=16, help="LoRA rank (default: 16)")
     add("--allow-unsafe", action="store_true", help="let model-written code run without isolation")
 
@@ -47,6 +49,7 @@ def add_stage_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     from cascade_kit import settings
     from cascade_kit.cascade import Run
+    from cascade_kit.chat import template_text
     from cascade_kit.loading import load_policy, model_source
     from cascade_kit.run_data import run_data
 
@@ -56,9 +59,17 @@ def command(arguments: argparse.Namespace) -> int:
     folder = arguments.out or fresh_folder(arguments.model)
     check_before_loading(arguments, folder)
     model_source(arguments.model)
-    print(f"loading {arguments.model} in {arguments.bits} bits ...", flush=True)
+    if arguments.chat_template is not None:
+        template_text(arguments.chat_template)
+    how = "not quantised" if arguments.bits == 16 else f"in {arguments.bits} bits"
+    print(f"loading {arguments.model} {how} ...", flush=True)
     policy = load_policy(
-        arguments.model, bits=arguments.bits, rank=arguments.rank, seed=arguments.seed
+        arguments.model,
+        bits=arguments.bits,
+        rank=arguments.rank,
+        seed=arguments.seed,
+        dtype=arguments.dtype,
+        chat_template=arguments.chat_template,
     )
     data = run_data(
         policy,
@@ -152,8 +163,9 @@ def describe(run) -> str:
     """What is about to happen, with what it costs in rollouts."""
     policy = run.settings["policy"]
     lines = [
-        f"model    {policy['model']}, {policy['bits']} bits, {policy['dtype']} on "
+        f"model    {policy['model']}, {policy['weights']}, {policy['dtype']} on "
         f"{policy['device']}, {policy['trainable_parameters']:,} trainable parameters",
+        *prompt_lines(policy),
         *(f"data     {note}" for note in run.settings["data"]),
         f"run      {run.folder}",
     ]
@@ -165,6 +177,18 @@ def describe(run) -> str:
             f"reward {stage.reward.__name__}"
         )
     return "\n".join(lines)
+
+
+def prompt_lines(policy: dict) -> list[str]:
+    """What the tokenizer's template does, as far as one must know it."""
+    chat = policy["chat"]
+    tail = chat["prompt"].rpartition("{prompt}")[2]
+    ends = " ".join(policy["stop_tokens"])
+    return [
+        f"prompt   template {chat['template']}, ends with {tail!r}; answers end at {ends}; "
+        f"BOS {chat['bos'] or 'none'}, pad {chat['pad'] or 'none'}",
+        f"thinking {chat['thinking']}" + "".join(f"; note: {note}" for note in chat["notes"]),
+    ]
 
 
 def watch(run, *, skip_preflight: bool = False) -> None:
