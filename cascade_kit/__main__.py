@@ -3,13 +3,22 @@
 import argparse
 import sys
 
-from cascade_kit.commands import compare, doctor, run, score
+from cascade_kit.commands import compare, doctor, export, preflight, run, score
 
-COMMANDS = {"run": run, "compare": compare, "score": score, "doctor": doctor}
+COMMANDS = {
+    "run": run,
+    "preflight": preflight,
+    "compare": compare,
+    "score": score,
+    "export": export,
+    "doctor": doctor,
+}
 EPILOG = """examples:
   python -m cascade_kit run                                   the whole cascade on the laptop model
   python -m cascade_kit run --order math,code --steps 10      two stages, shorter
   python -m cascade_kit run --model Qwen/Qwen2.5-0.5B-Instruct --data my_rows/
+  python -m cascade_kit preflight --model FILE.gguf --stage math   would it learn anything?
+  python -m cascade_kit export runs/NAME --out my_model --merged   adapter, model, card
   python -m cascade_kit score --domain math answers.jsonl     verdicts on recorded answers
   python -m cascade_kit doctor                                what this machine can do
 """

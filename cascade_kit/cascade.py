@@ -10,6 +10,7 @@ Every result is on disk before the next step starts: a crash loses at most the s
 
 import json
 import platform
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,10 +19,12 @@ from typing import Any
 
 import torch
 
+from cascade_kit.checkpoint import newest_checkpoint, write_checkpoint
 from cascade_kit.checks import (
     check_data,
     check_free,
     check_lengths,
+    check_prompt_caps,
     data_hash,
     has_truth,
     stored_settings,
@@ -31,25 +34,30 @@ from cascade_kit.evaluate import EvalRow, evaluate
 from cascade_kit.forgetting import ForgettingMatrix
 from cascade_kit.grpo import train
 from cascade_kit.policy import REFERENCE, Policy
-from cascade_kit.records import StepRecord
+from cascade_kit.preflight import Preflight, preflight
+from cascade_kit.records import Answer, StepRecord
 from cascade_kit.reward_model import RewardModel
 from cascade_kit.run_logs import matrix_of, read_lines, read_stages
 from cascade_kit.stage import Stage
+from cascade_kit.training_state import TrainingState
 
 START = "sft"  # the name of the row before any RL
+CHECKPOINTS = "checkpoints"  # the folder of a stage in training
+CHECKPOINT_EVERY = 5  # steps
 
 
 @dataclass(frozen=True)
 class Event:
     """What the runner just did, for whoever watches: a bar, a log, a notebook."""
 
-    kind: str  # "reward model", "step", "evaluated", "finished"
+    kind: str  # "reward model", "pre-flight", "step", "evaluated", "finished"
     stage: str  # the row of the matrix it belongs to
     done: int = 0  # of `total`, within this kind
     total: int = 0
     domain: str = ""  # of an evaluation
     score: float | None = None  # of an evaluation, a held-out accuracy or a step's mean
     record: StepRecord | None = None
+    report: Preflight | None = None
 
 
 class Run:
@@ -71,6 +79,7 @@ class Run:
         self.evaluated = list(evaluated)  # one stage a domain: its lengths hold in evaluation too
         self.settings = dict(settings)
         self.seed = settings["seed"]
+        self.checkpoint_every = CHECKPOINT_EVERY
         self._reward_model: RewardModel | None = None
 
     @classmethod
@@ -94,6 +103,7 @@ class Run:
         evaluated = list({s.domain.name: s for s in [*stages, *domains]}.values())
         check_data(data, stages, evaluated)
         check_lengths(policy, data, evaluated)
+        check_prompt_caps(policy, data, stages)
         # A step cannot hold more prompts than there are; what is recorded is what is done.
         stages = [
             replace(s, prompts=min(s.prompts, len(data.train[s.domain.name]))) for s in stages
@@ -128,6 +138,7 @@ class Run:
                 max_new_tokens=stage.max_new_tokens,
                 seed=self.seed,
                 samples=self.settings["samples"],
+                thinking=stage.thinking,
                 reward_model=self._reward_model,
                 start=None if name == START else read_rows(start, domain.name),
             )
@@ -166,30 +177,79 @@ class Run:
         self._reward_model = model
         yield Event("reward model", home, total, total, score=accuracy)
 
-    def train(self, stage: Stage) -> Iterator[Event]:
-        """Train one stage from the policy as it is now; its adapter is saved at the end."""
+    def preflight(self, stage: Stage) -> Preflight:
+        """What a few answers of the policy as it is now say about training a stage."""
+        return preflight(
+            self.policy,
+            stage,
+            self.data.train[stage.domain.name],
+            reward_model=self._reward_model,
+            seed=self.seed,
+            generated=self.data.generated,
+        )
+
+    def train(self, stage: Stage, *, resume: bool = False) -> Iterator[Event]:
+        """Train one stage from the policy as it is now; its adapter is saved at the end.
+
+        A checkpoint is written every few steps, and when the training is left between two steps.
+        With `resume` the stage goes on from the newest one that its folder holds.
+        """
         folder = self.stage_folder(stage.name)
         folder.mkdir(parents=True, exist_ok=True)
-        for log in ("rollouts.jsonl", "steps.jsonl"):  # of a try that was cut off
-            (folder / log).unlink(missing_ok=True)
         problems = self.data.train[stage.domain.name]
-        steps = train(self.policy, stage, problems, seed=self.seed, reward_model=self._reward_model)
         try:
-            for record, answers in steps:
-                append_lines(folder / "rollouts.jsonl", [a.row(record.step) for a in answers])
-                append_lines(folder / "steps.jsonl", [asdict(record)])
-                yield Event("step", stage.name, record.step, stage.steps, record=record)
+            state = TrainingState(self.policy, stage, problems, seed=self.seed)
+            checkpoint = newest_checkpoint(folder / CHECKPOINTS) if resume else None
+            if checkpoint:
+                state.restore(checkpoint)
+            for log in ("rollouts.jsonl", "steps.jsonl"):  # what came after it is done again
+                keep_steps(folder / log, state.step)
+            steps = train(
+                self.policy,
+                stage,
+                problems,
+                seed=self.seed,
+                reward_model=self._reward_model,
+                state=state,
+            )
+            yield from self._logged(folder, stage, state, steps)
         finally:  # also when it is closed between two steps
             if REFERENCE in self.policy.model.peft_config:
                 self.policy.remove_adapter(REFERENCE)
         self.policy.save_adapter(folder / "adapter")
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+
+    def _logged(
+        self,
+        folder: Path,
+        stage: Stage,
+        state: TrainingState,
+        steps: Iterator[tuple[StepRecord, list[Answer]]],
+    ) -> Iterator[Event]:
+        """Log every step and write the checkpoints."""
+        saved = state.step
+        try:
+            for record, answers in steps:
+                append_lines(folder / "rollouts.jsonl", [a.row(record.step) for a in answers])
+                append_lines(folder / "steps.jsonl", [asdict(record)])
+                if record.step % self.checkpoint_every == 0:
+                    write_checkpoint(folder / CHECKPOINTS, state.step, *state.parts())
+                    saved = state.step
+                yield Event("step", stage.name, record.step, stage.steps, record=record)
+        except GeneratorExit:  # left between two steps
+            if state.step > saved:
+                write_checkpoint(folder / CHECKPOINTS, state.step, *state.parts())
+            raise
 
     # ---- the whole cascade -------------------------------------------------------------------
 
-    def go(self) -> Iterator[Event]:
+    def go(self, *, skip_preflight: bool = False) -> Iterator[Event]:
         """Evaluate the start, then train each stage and evaluate every domain again.
 
-        Finished stages are loaded, not trained again; one that was cut off starts over.
+        Finished stages are loaded, not trained again; one that was cut off goes on from its newest
+        checkpoint. Before a training a pre-flight looks at some answers and writes
+        `preflight.json`; it raises PreflightRefused for a hopeless stage, unless `skip_preflight`
+        lets it only report.
         """
         yield from self.reward_model()
         start = self.stage_folder(START) / "adapter"
@@ -204,11 +264,23 @@ class Run:
             if (adapter / "adapter_config.json").exists():  # written last
                 self.policy.load_adapter(adapter)
             else:
-                yield from self.train(stage)
+                if not (self.stage_folder(stage.name) / CHECKPOINTS).exists():
+                    yield self.checked(stage, skip_preflight)
+                yield from self.train(stage, resume=True)
             if not self.evaluated_already(stage.name):
                 yield from self.evaluate(stage.name)
         self.finish()
         yield Event("finished", self.stages[-1].name)
+
+    def checked(self, stage: Stage, skip_preflight: bool) -> Event:
+        """The pre-flight of a stage, on disk."""
+        report = self.preflight(stage)
+        folder = self.stage_folder(stage.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "preflight.json", report.to_json())
+        if not skip_preflight:
+            report.insist()
+        return Event("pre-flight", stage.name, 1, 1, report=report)
 
     def evaluated_already(self, name: str) -> bool:
         names = [s.domain.name for s in self.evaluated]
@@ -266,10 +338,16 @@ def run_settings(
 
 def versions() -> dict[str, str]:
     """Versions of what the numbers depend on."""
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
+
+    def installed(name: str) -> str:
+        try:
+            return version(name)
+        except PackageNotFoundError:  # bitsandbytes may be missing where nothing is quantised
+            return "not installed"
 
     names = ("torch", "transformers", "peft", "bitsandbytes", "math-verify")
-    return {"python": platform.python_version()} | {name: version(name) for name in names}
+    return {"python": platform.python_version()} | {name: installed(name) for name in names}
 
 
 def read_rows(folder: Path, domain: str) -> dict[str, EvalRow]:
@@ -292,6 +370,15 @@ def write_whole(path: Path, text: str) -> None:
     partial = path.with_name(f"{path.name}.partial")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
+
+
+def keep_steps(path: Path, step: int) -> None:
+    """Cut a log after a step; without any step left it is removed."""
+    rows = [row for row in read_lines(path) if row["step"] <= step]
+    if rows:
+        write_lines(path, rows)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

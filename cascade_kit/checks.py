@@ -78,15 +78,33 @@ def check_data(data: DataSet, stages: Sequence[Stage], evaluated: Sequence[Stage
 
 
 def check_lengths(policy: Policy, data: DataSet, evaluated: Sequence[Stage]) -> None:
-    """Raise ValueError if a prompt and its answer would not fit into the model's positions."""
+    """Raise ValueError if a prompt and its answer would not fit into the model's positions, or
+    if the model has no such mode of thinking."""
     for stage in evaluated:
+        policy.chat.check_mode(stage.thinking)
         name = stage.domain.name
         problems = [*data.train.get(name, ()), *data.eval[name]]
-        longest = max(len(policy.encode_prompt(p.prompt, p.examples)) for p in problems)
+        longest = max(policy.prompt_tokens(p.prompt, p.examples) for p in problems)
         if longest + stage.max_new_tokens > policy.max_positions:
             raise ValueError(
                 f"{name}: the longest prompt has {longest} tokens, and with {stage.max_new_tokens} "
                 f"new ones exceeds the model's {policy.max_positions}; lower --max-new-tokens"
+            )
+
+
+def check_prompt_caps(policy: Policy, data: DataSet, stages: Sequence[Stage]) -> None:
+    """Raise ValueError if a stage, in one of its phases, caps prompts so that none is left."""
+    for stage in stages:
+        caps = [stage.max_prompt_tokens, *(phase.max_prompt_tokens for phase in stage.phases)]
+        lowest = min((cap for cap in caps if cap is not None), default=None)
+        if lowest is None:
+            continue
+        problems = data.train[stage.domain.name]
+        shortest = min(policy.prompt_tokens(p.prompt, p.examples) for p in problems)
+        if shortest > lowest:
+            raise ValueError(
+                f"stage {stage.name!r}: the shortest prompt has {shortest} tokens, more than "
+                f"max_prompt_tokens={lowest}; raise it, or bring shorter rows"
             )
 
 

@@ -5,6 +5,7 @@ here knows what the columns mean.
 """
 
 import difflib
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,7 @@ class Row:
     line: int  # counted from 1
     values: Mapping[str, Any]
     id: str = ""  # file below the data folder and line, "mbpp/mbpp.jsonl:17": the problem's id
+    unit: str = "line"  # what `line` counts: "row" of a table without lines, "item" of a generator
 
     @property
     def name(self) -> str:
@@ -37,10 +39,10 @@ class Row:
         for column in NAME_COLUMNS:
             if isinstance(self.values.get(column), str | int):
                 return str(self.values[column])
-        return f"line {self.line}"
+        return f"{self.unit} {self.line}"
 
     def fault(self, message: str) -> ValueError:
-        return ValueError(f"{self.path}, line {self.line}: {message}")
+        return ValueError(f"{self.path}, {self.unit} {self.line}: {message}")
 
     def value(self, *columns: str) -> Any:
         """The value of the first of these columns that the row has."""
@@ -65,6 +67,26 @@ class Row:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise self.wrong_type(column, value, "a text or a number")
         return str(value)
+
+    def number(self, *columns: str) -> float:
+        """A number, not as text."""
+        value = self.value(*columns)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            column = next(column for column in columns if column in self.values)
+            raise self.wrong_type(column, value, "a number")
+        return value
+
+    def json(self, column: str) -> Any:
+        """The value of a column that may be written as JSON text, as some public rows do."""
+        value = self.value(column)
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            raise self.fault(
+                f"column {column!r} is text but not JSON; correct or delete the row"
+            ) from None
 
     def texts(self, column: str) -> list[str]:
         """A list of texts; it may be empty."""
@@ -93,7 +115,7 @@ class Row:
         self, column: str, value: Any, wanted: str, *, inside: bool = False
     ) -> ValueError:
         """The fault of a column (or of something inside it) that holds another type."""
-        found = JSON_NAMES[type(value)]
+        found = JSON_NAMES.get(type(value), type(value).__name__)
         where = f"something in column {column!r} is" if inside else f"column {column!r} holds"
         return self.fault(f"{where} {found}, but {wanted} is needed; correct or delete the row")
 

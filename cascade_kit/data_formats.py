@@ -3,10 +3,10 @@
 A format is recognised by its columns alone; the first one of the table that fits wins.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from cascade_kit import data_rows
+from cascade_kit import data_preferences, data_programs, data_repositories, data_rows
 from cascade_kit.data_columns import Row, missing_words, nearest
 
 # Columns that hold what some model answered, or a verdict on it. Training on such rows as if they
@@ -29,6 +29,7 @@ class Format:
     domain: str = ""
     read: data_rows.Reader | None = None
     skipped_since: str = ""  # why files of this kind are not read
+    join: Callable[[Sequence[Row]], list[Row]] | None = None  # several rows of a file into one
 
     def missing(self, columns: Iterable[str]) -> list[tuple[str, ...]]:
         held = set(columns)
@@ -36,7 +37,32 @@ class Format:
 
 
 FORMATS = (
-    Format("preference", (("chosen",), ("rejected",)), "rlhf", data_rows.read_preference),
+    Format(
+        "reasoning-gym",
+        (("gym_task",), ("gym_entry",), ("question",)),
+        "math",
+        data_rows.read_gym_item,
+    ),
+    Format("preference", (("chosen",), ("rejected",)), "rlhf", data_preferences.read_preference),
+    Format(
+        "HelpSteer3",
+        (("context",), ("response1",), ("response2",), ("overall_preference",)),
+        "rlhf",
+        data_preferences.read_compared_answers,
+    ),
+    Format(
+        "HelpSteer2 preference",
+        (("prompt",), ("response_1",), ("response_2",), ("preference_strength",)),
+        "rlhf",
+        data_preferences.read_compared_answers,
+    ),
+    Format(
+        "HelpSteer2",
+        (("prompt",), ("response",), ("helpfulness",)),
+        "rlhf",
+        data_preferences.read_compared_answers,
+        join=data_preferences.pair_rated_answers,
+    ),
     Format(
         "mini-SWE",
         (
@@ -47,7 +73,13 @@ FORMATS = (
             ("PASS_TO_PASS",),
         ),
         "swe",
-        data_rows.read_repository_task,
+        data_repositories.read_repository_task,
+    ),
+    Format(
+        "Nemotron-Cascade-RL-SWE",
+        (("prompt",), ("golden_patch",), ("relevant_file_contents",)),
+        "swe",
+        data_repositories.read_repair_prompt,
     ),
     Format(
         "SWE-bench",
@@ -68,11 +100,21 @@ FORMATS = (
     ),
     Format("MBPP", (("text", "prompt"), ("test_list",)), "code", data_rows.read_assert_task),
     Format("GSM8K", (("question",), ("answer",)), "math", data_rows.read_question),
+    Format("TACO", (("question",), ("input_output",)), "code", data_programs.read_program_task),
     Format("MATH", (("problem",), ("answer",)), "math", data_rows.read_competition_problem),
+    Format(
+        "MATH with solutions",
+        (("problem",), ("solution",), ("level", "type")),
+        "math",
+        data_rows.read_worked_solution,
+    ),
+    Format("prompt and answer", (("prompt",), ("answer",)), "math", data_rows.read_asked_question),
 )
 BY_NAME = {kind.name: kind for kind in FORMATS}
 # Words that files of every sort use for a column: alone they tell nothing about the format.
-COMMON_COLUMNS = frozenset({"text", "prompt", "test", "answer"})
+COMMON_COLUMNS = frozenset(
+    {"text", "prompt", "test", "answer", "response", "context", "solution", "level", "type"}
+)
 
 
 def recognise(columns: Iterable[str]) -> str | None:
@@ -82,9 +124,12 @@ def recognise(columns: Iterable[str]) -> str | None:
     ('GSM8K', 'recorded answers')
     """
     columns = set(columns)
+    kinds = [kind for kind in FORMATS if not kind.missing(columns)]
     if columns & RECORDED_ANSWERS:
-        return "recorded answers"
-    return next((kind.name for kind in FORMATS if not kind.missing(columns)), None)
+        # HelpSteer2 rates recorded answers: they are the data, not a model's work on it.
+        kinds = [kind for kind in kinds if kind.name == "HelpSteer2"]
+        return kinds[0].name if kinds else "recorded answers"
+    return kinds[0].name if kinds else None
 
 
 def refuse_near_miss(rows: Sequence[Row], columns: Sequence[str]) -> None:
@@ -95,12 +140,18 @@ def refuse_near_miss(rows: Sequence[Row], columns: Sequence[str]) -> None:
     """
     nearest_formats = sorted(
         (kind for kind in FORMATS if kind.read and _resembles(kind, columns)),
-        key=lambda kind: len(kind.missing(columns)) / len(kind.columns),
+        key=lambda kind: _distance(kind, columns),
     )
     if nearest_formats:
         kind = nearest_formats[0]
         words = missing_words(kind.missing(columns)[0], columns)
         raise rows[0].fault(f"read as {kind.name} rows, {words}")
+
+
+def _distance(kind: Format, columns: Sequence[str]) -> tuple[int, int]:
+    """How many columns are missing that are not even there under a similar name, and how many."""
+    missing = kind.missing(columns)
+    return sum(nearest(names, columns) is None for names in missing), len(missing)
 
 
 def _resembles(kind: Format, columns: Sequence[str]) -> bool:

@@ -2,30 +2,25 @@ r"""How a row of each public format becomes a Problem or a preference pair.
 
 A reader takes one `Row` and gives a record, or a `Dropped` with the reason. The words of the
 prompts are decided here: the user turn only, ending with the form in which the reward expects the
-answer (`\boxed{}`, a python block, SEARCH/REPLACE blocks).
+answer (`\boxed{}`, a python block). Preference pairs, programs with standard input and repositories
+have readers of their own: data_preferences.py, data_programs.py, data_repositories.py.
 """
 
 import ast
 import builtins
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from cascade_kit.data_columns import Row, missing_words
-from cascade_kit.data_patch import apply_gold_patch
+from cascade_kit.data_columns import Row, nearest
+from cascade_kit.data_messages import user_text
+from cascade_kit.domains.swe import fenced
 from cascade_kit.problem import PreferencePair, Problem
 
+BOXED = "Put the final answer in \\boxed{}."
+STUB = "Complete this Python function."
 PYTHON_BLOCK = "Answer with the whole function in one ```python block."
-SWE_FORM = """\
-Answer with one or more edits in this form, and nothing else:
-### path/of/the/file.py
-<<<<<<< SEARCH
-the lines to replace, exactly as they stand in the file
-=======
-the lines that take their place
->>>>>>> REPLACE"""
-DEFAULT_TEST_RUN = "python -m pytest -q"
 
 
 @dataclass(frozen=True)
@@ -50,6 +45,28 @@ def read_competition_problem(row: Row) -> Problem | Dropped:
     return _math_problem(row, row.text("problem"), row.text_or_number("answer"))
 
 
+def read_worked_solution(row: Row) -> Problem | Dropped:
+    """MATH as first published: the answer is the last box of the worked solution."""
+    from cascade_kit.verifiers.math_extract import extract_answer
+
+    answer = extract_answer(row.text("solution"), "boxed")
+    if answer is None:
+        return Dropped("a solution without \\boxed{}", row.name)
+    return _math_problem(row, row.text("problem"), answer)
+
+
+def read_asked_question(row: Row) -> Problem | Dropped:
+    """The plain table that a teacher has: `prompt` and the final `answer`."""
+    return _math_problem(row, row.text("prompt"), row.text_or_number("answer"))
+
+
+def read_gym_item(row: Row) -> Problem:
+    """reasoning-gym: the task's own scorer judges what the answer has in its box."""
+    prompt = f"{clean(row.text('question'))}\n{BOXED}"
+    target = {"gym_task": row.text("gym_task"), "gym_entry": row.value("gym_entry")}
+    return Problem(row.id, "math", prompt, target)
+
+
 def _math_problem(row: Row, question: str, answer: str) -> Problem | Dropped:
     from cascade_kit.verifiers.math_answer import check_gold
 
@@ -58,18 +75,25 @@ def _math_problem(row: Row, question: str, answer: str) -> Problem | Dropped:
         check_gold(answer)
     except ValueError:
         return Dropped("a gold answer that cannot be parsed", row.name)
-    prompt = _clean(question)
+    prompt = clean(question)
     if "\\boxed" not in prompt:
-        prompt += "\nPut the final answer in \\boxed{}."
+        prompt += f"\n{BOXED}"
     return Problem(row.id, "math", prompt, {"answer": answer})
 
 
 def read_instructions(row: Row) -> Problem | Dropped:
     """IFEval-like: one kwargs object a constraint; the keys that hold null are not used."""
-    from cascade_kit.verifiers.ifeval import validate_constraints
+    from cascade_kit.verifiers.ifeval import CONSTRAINTS, validate_constraints
 
-    prompt, identifiers = row.text("prompt"), row.texts("instruction_id_list")
+    prompt, identifiers = user_text(row, "prompt"), row.texts("instruction_id_list")
     arguments = _constraint_arguments(row, len(identifiers))
+    if prompt is None:
+        return Dropped("a conversation of more than one user turn", row.name)
+    unknown = next((name for name in identifiers if name not in CONSTRAINTS), None)
+    if unknown is not None:
+        close = nearest([unknown], CONSTRAINTS)
+        hint = f", nearest: {close}" if close else ""
+        return Dropped(f"a constraint without a checker ({unknown}{hint})", row.name)
     try:
         validate_constraints(identifiers, arguments, prompt=prompt)
     except ValueError:
@@ -97,13 +121,15 @@ def _constraint_arguments(row: Row, count: int) -> list[dict[str, Any]]:
 
 def read_assert_task(row: Row) -> Problem | Dropped:
     """MBPP-like: the first assert is shown, since the text does not name the function."""
-    text, tests = _clean(row.text("text", "prompt")), row.texts("test_list")
+    text, tests = clean(row.text("text", "prompt")), row.texts("test_list")
     if not tests:
         raise row.fault("column 'test_list' is empty; add an assert or delete the row")
+    if not all(compiles(test) for test in tests):
+        return Dropped("tests that are not Python", row.name)
     entry_point = called_function(tests[0], str(row.values.get("code", "")))
     if entry_point is None:
         return Dropped("a first assert that calls no function of one's own", row.name)
-    hint = f"\nYour code should satisfy: {_clean(tests[0])}" if entry_point not in text else ""
+    hint = f"\nYour code should satisfy: {clean(tests[0])}" if entry_point not in text else ""
     setup = row.texts("test_imports") if "test_imports" in row.values else []
     target = {
         "tests": tests,
@@ -126,6 +152,17 @@ def called_function(test: str, solution: str = "") -> str | None:
     return own[0] if own else None
 
 
+def compiles(source: str) -> bool:
+    """Whether this Python can parse a text."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(source)
+    except (SyntaxError, ValueError):  # ValueError: a null byte
+        return False
+    return True
+
+
 def _parsed(source: str) -> ast.Module:
     """The syntax tree; an empty one for what this Python cannot parse."""
     with warnings.catch_warnings():
@@ -136,16 +173,20 @@ def _parsed(source: str) -> ast.Module:
             return ast.Module([], [])
 
 
-def read_function_stub(row: Row) -> Problem:
+def read_function_stub(row: Row) -> Problem | Dropped:
     """HumanEval-like: a header with docstring to complete, and a `check(candidate)`."""
-    stub = row.text("prompt")
+    stub, entry_point = row.text("prompt"), row.text("entry_point")
+    if not compiles(row.text("test")):
+        return Dropped("tests that are not Python", row.name)
+    if f"def {entry_point}" not in stub:
+        return Dropped("a prompt that does not begin the function it names", row.name)
     return Problem(
         row.id,
         "code",
-        f"Complete this Python function.\n{fenced(stub.strip(), 'python')}\n{PYTHON_BLOCK}",
+        f"{STUB}\n{fenced(stub.strip(), 'python')}\n{PYTHON_BLOCK}",
         {
             "tests": row.text("test"),
-            "entry_point": row.text("entry_point"),
+            "entry_point": entry_point,
             "setup": "",
             "format": "humaneval",
             "prompt_code": stub,
@@ -153,109 +194,5 @@ def read_function_stub(row: Row) -> Problem:
     )
 
 
-def read_repository_task(row: Row) -> Problem | Dropped:
-    """mini-SWE: the issue and the files that the gold change touches are shown, nothing else."""
-    issue, files = row.text("problem_statement"), row.files("buggy_tree")
-    changes = _gold_changes(row, files)
-    changed = [path for path, text in changes.items() if files.get(path) != text]
-    if not changed:
-        return Dropped("a gold change that changes nothing", row.name)
-    gold = {path: text for path, text in {**files, **changes}.items() if text is not None}
-    shown = "\n\n".join(
-        f"### {path}\n{fenced(files[path], 'python' if path.endswith('.py') else '')}"
-        for path in changed
-        if path in files
-    )
-    return Problem(
-        row.id,
-        "swe",
-        f"Fix this issue in the files below.\n\n{_clean(issue)}\n\n{shown}\n\n{SWE_FORM}",
-        {
-            "files": files,
-            "gold_files": gold,
-            "fail_to_pass": row.texts("FAIL_TO_PASS"),
-            "pass_to_pass": row.texts("PASS_TO_PASS"),
-            "run": row.text("run") if "run" in row.values else DEFAULT_TEST_RUN,
-            "pythonpath": row.texts("pythonpath") if "pythonpath" in row.values else ["."],
-        },
-    )
-
-
-def _gold_changes(row: Row, files: dict[str, str]) -> Mapping[str, str | None]:
-    """The files of the gold change, as given or by applying the gold patch; None is deleted."""
-    if "gold_files" in row.values:
-        return row.files("gold_files")
-    try:
-        return apply_gold_patch(row.text("gold_patch"), files)
-    except ValueError as fault:
-        raise row.fault(
-            f"column 'gold_patch' does not apply to 'buggy_tree' ({fault}); correct or delete "
-            "the row"
-        ) from None
-
-
-def read_preference(row: Row) -> PreferencePair | Dropped:
-    """Pairs as strings, as one message (`conversations` before it) or as lists of messages."""
-    turns = _conversation(row)
-    if [role for role, _ in turns if role != "system"] != ["user"]:
-        return Dropped("a conversation of more than one user turn", row.name)
-    chosen, rejected = _answer(row, "chosen"), _answer(row, "rejected")
-    if chosen == rejected:
-        return Dropped("two answers that are the same", row.name)
-    # A system text, where there is one, stands before the request: prompts are one user turn.
-    return PreferencePair(row.id, "\n\n".join(text for _, text in turns), chosen, rejected)
-
-
-def _conversation(row: Row) -> list[tuple[str, str]]:
-    """(role, text) of the turns before the answer."""
-    chosen = row.values.get("chosen")
-    if "prompt" in row.values or "conversations" in row.values:
-        column = "prompt" if "prompt" in row.values else "conversations"
-        if isinstance(row.values[column], list):
-            return _messages(row, column)
-        return [("user", row.text(column))]
-    if isinstance(chosen, list) and len(chosen) > 1:
-        return _messages(row, "chosen")[:-1]
-    raise row.fault(missing_words(["prompt"], row.values))
-
-
-def _answer(row: Row, column: str) -> str:
-    value = row.value(column)
-    if isinstance(value, str):
-        return value
-    if isinstance(value, dict):
-        return _message(row, column, value)[1]
-    return _messages(row, column)[-1][1]
-
-
-def _messages(row: Row, column: str) -> list[tuple[str, str]]:
-    value = row.value(column)
-    if not isinstance(value, list):
-        raise row.wrong_type(column, value, "a text, a message or a list of messages")
-    if not value:
-        raise row.fault(f"column {column!r} is empty; fill it or delete the row")
-    return [_message(row, column, entry) for entry in value]
-
-
-def _message(row: Row, column: str, message: Any) -> tuple[str, str]:
-    """Role ("user", "assistant", "system", ...) and text of one message in either spelling."""
-    wanted = "a message with role and content (or from and value)"
-    if not isinstance(message, dict):
-        raise row.wrong_type(column, message, wanted, inside=True)
-    role = message.get("role", message.get("from"))
-    text = message.get("content", message.get("value"))
-    if not isinstance(role, str) or not isinstance(text, str):
-        raise row.fault(f"column {column!r} needs {wanted}, both as text; correct the row")
-    return {"human": "user", "gpt": "assistant"}.get(role, role), text
-
-
-def fenced(text: str, language: str = "") -> str:
-    """A text between fences that are longer than any in it."""
-    fence = "```"
-    while fence in text:
-        fence += "`"
-    return f"{fence}{language}\n{text.removesuffix(chr(10))}\n{fence}"
-
-
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
     return text.replace("\r\n", "\n").strip()

@@ -8,6 +8,7 @@ policy learnt, and their comparison can be paired item by item.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from cascade_kit.chat import Thinking
 from cascade_kit.domains import Domain
 from cascade_kit.policy import POLICY, Policy
 from cascade_kit.problem import Problem, Score
@@ -40,6 +41,7 @@ def evaluate(
     seed: int = 0,
     samples: int = 1,
     greedy: bool = False,
+    thinking: Thinking = None,
     adapter: str = POLICY,
     reward_model: RewardModel | None = None,
     start: Mapping[str, EvalRow] | None = None,
@@ -57,10 +59,13 @@ def evaluate(
         max_new_tokens=max_new_tokens,
         key=f"{seed}/eval/{domain.name}",
         greedy=greedy,
+        thinking=thinking,
         adapter=adapter,
     )
     flat = [rollout for group in groups for rollout in group]
-    scores = iter(domain.score([r.problem for r in flat], [r.text for r in flat]))
+    scores = iter(
+        domain.score([r.problem for r in flat], [r.text for r in flat], [r.thinking for r in flat])
+    )
     rows = [_row(group, [next(scores) for _ in group]) for group in groups]
     if any(value is None for row in rows for value in row.samples):
         rows = list(_win_rates(rows, groups, reward_model, start))

@@ -20,29 +20,34 @@ Where this differs from the paper or fills its silence:
     stage started from
   - groups whose rewards are all equal have no gradient; their forward is left out unless a KL
     term needs it, and their tokens stay in the denominator
+  - a stage's `filter` and `phases` are in curriculum.py and stage.py; with the batch filter, groups
+    whose rewards are all equal are replaced by further prompts, at most three times a step and
+    none twice; if there are still too few, the step is smaller
   - the denominator is the tokens of all answers that the overlong filter leaves; answers that it
     removes still count in the mean and std of their group
 """
 
-import random
+import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
-from torch.nn.utils import clip_grad_norm_
 
 from cascade_kit.domains.rlhf import has_foreign_script
 from cascade_kit.logprobs import answer_logps, micro_batches
-from cascade_kit.policy import POLICY, REFERENCE, Policy
+from cascade_kit.policy import REFERENCE, Policy
 from cascade_kit.problem import Problem, Score
 from cascade_kit.records import FLAT, Answer, StepRecord, UpdateStats, record
 from cascade_kit.rollout import Rollout, rollouts
 from cascade_kit.shaping import GroupScores
 from cascade_kit.stage import Stage
+from cascade_kit.training_state import TrainingState
 
 RewardModel = Callable[[Sequence[Rollout]], np.ndarray]  # N answers -> raw scores (N,)
+MOST_DRAWS = 4  # of prompts in a step with the batch filter; then it makes do with what it has
 
 
 # ---- the four functions of the algorithm -------------------------------------------------------
@@ -95,53 +100,65 @@ def train(
     *,
     seed: int = 0,
     reward_model: RewardModel | None = None,
+    state: TrainingState | None = None,
 ) -> Iterator[tuple[StepRecord, list[Answer]]]:
     """Train the policy adapter on a stage, yielding a record and the answers of every step.
 
     `problems` are the stage's training problems; `reward_model` is asked only by stages whose
-    reward needs it. Raises ValueError before any work if something is missing.
+    reward needs it; `state` is one that was restored, to go on from. Raises ValueError before any
+    work if something is missing.
     """
-    parameters = check_ready(policy, stage, problems, reward_model)
-    optimizer = torch.optim.AdamW(
-        parameters, lr=stage.learning_rate, betas=(0.9, 0.95), weight_decay=0.0
-    )
-    if stage.kl_coef > 0:
-        policy.add_adapter(REFERENCE, copy_of=POLICY)
-    for step in range(1, stage.steps + 1):
-        batch = draw_problems(problems, stage, seed, step)
+    check_ready(policy, stage, problems, reward_model)
+    state = state or TrainingState(policy, stage, problems, seed=seed)
+    curriculum = state.curriculum
+    for step in range(state.step + 1, stage.steps + 1):
+        now, seconds = stage.at(step), dict.fromkeys(("rollout", "score", "update"), 0.0)
+        groups: list[list[Answer]] = []
+        tried: set[str] = set()
+        for draw in range(MOST_DRAWS if stage.filter == "batch" else 1):
+            batch = curriculum.draw(now, stage.prompts - len(groups), tried)
+            if not batch:  # a small pool: the step has tried every problem
+                break
+            tried |= {problem.id for problem in batch}
 
-        # 1. Sample G answers to each of P prompts.
-        started = time.perf_counter()
-        groups = rollouts(
-            policy,
-            batch,
-            stage.answers,
-            max_new_tokens=stage.max_new_tokens,
-            temperature=stage.temperature,
-            key=f"{seed}/{stage.name}/{step}",
-        )
-        sampled = time.perf_counter()
+            # 1. Sample G answers to each of P prompts.
+            with timed(seconds, "rollout"):
+                sampled = rollouts(
+                    policy,
+                    batch,
+                    now.answers,
+                    max_new_tokens=now.max_new_tokens,
+                    temperature=now.temperature,
+                    thinking=now.thinking,
+                    key=f"{seed}/{stage.name}/{step}" + f"/{draw}" * (draw > 0),
+                )
 
-        # 2. Score them.
-        scores, rewards = score_groups(stage, groups, reward_model)
-        scored = time.perf_counter()
+            # 2. Score them.
+            with timed(seconds, "score"):
+                scores, rewards = score_groups(now, sampled, reward_model)
 
-        # 3. Compare each answer with its group.
-        advantages = group_advantages(torch.from_numpy(rewards))
-        answers = [
-            Answer(rollout, score, float(reward), float(advantage))
-            for group in zip(groups, scores, rewards, advantages, strict=True)
-            for rollout, score, reward, advantage in zip(*group, strict=True)
-        ]
+            # 3. Compare each answer with its group.
+            drawn = compared(sampled, scores, rewards)
+            curriculum.tell(success_rates(drawn))
+            if stage.filter == "batch":
+                groups += [group for group in drawn if any(a.advantage for a in group)]
+                if len(groups) == stage.prompts:
+                    break
 
         # 4. One gradient step.
-        stats = update(policy, optimizer, stage, answers)
-        seconds = {
-            "rollout": sampled - started,
-            "score": scored - sampled,
-            "update": time.perf_counter() - scored,
-        }
-        yield record(step, stage, answers, rewards, stats, seconds), answers
+        answers = [answer for group in groups or drawn for answer in group]
+        with timed(seconds, "update"):
+            stats = update(policy, state.optimizer, now, answers)
+        state.step = step
+        yield record(step, now, answers, stats, seconds, len(tried), curriculum), answers
+
+
+@contextlib.contextmanager
+def timed(seconds: dict[str, float], part: str) -> Iterator[None]:
+    """Add the time that the block takes to a part of `seconds`."""
+    started = time.perf_counter()
+    yield
+    seconds[part] += time.perf_counter() - started
 
 
 def check_ready(
@@ -149,28 +166,36 @@ def check_ready(
     stage: Stage,
     problems: Sequence[Problem],
     reward_model: RewardModel | None,
-) -> list[torch.nn.Parameter]:
-    """The trainable parameters; ValueError if the stage cannot be trained as it stands."""
+) -> None:
+    """Raise ValueError if the stage cannot be trained as it stands."""
     if stage.needs_reward_model and reward_model is None:
         raise ValueError(
             f"stage {stage.name!r} uses {stage.reward.__name__}, which needs a reward model: pass "
             "reward_model=..., or choose reward=shaping.verifier"
         )
+    policy.chat.check_mode(stage.thinking)
     if not problems:
         raise ValueError(f"stage {stage.name!r} has no training problems; give it some rows")
-    parameters = [p for p in policy.adapter_parameters(POLICY).values() if p.requires_grad]
-    if not parameters:
-        raise ValueError("no parameter is trainable; load the policy with load_policy()")
-    return parameters
 
 
-def draw_problems(problems: Sequence[Problem], stage: Stage, seed: int, step: int) -> list[Problem]:
-    """The P problems of a step: a fresh shuffle per epoch, no repetition within an epoch."""
-    size = min(stage.prompts, len(problems))
-    epoch, position = divmod(step - 1, len(problems) // size)
-    order = list(problems)
-    random.Random(f"{seed}/{stage.name}/epoch {epoch}").shuffle(order)
-    return order[position * size : (position + 1) * size]
+def compared(
+    groups: list[list[Rollout]], scores: list[list[Score]], rewards: np.ndarray
+) -> list[list[Answer]]:
+    """P groups of G answers with their advantages; `rewards` is (P, G)."""
+    advantages = group_advantages(torch.from_numpy(rewards))
+    return [
+        [Answer(r, score, float(reward), float(a)) for r, score, reward, a in zip(*of, strict=True)]
+        for of in zip(groups, scores, rewards, advantages, strict=True)
+    ]
+
+
+def success_rates(groups: list[list[Answer]]) -> dict[str, float]:
+    """The share of answers that fully succeed, by problem; without those nobody can judge."""
+    return {
+        group[0].rollout.problem.id: float(np.mean([a.score.success == 1.0 for a in group]))
+        for group in groups
+        if group[0].score.success is not None
+    }
 
 
 def score_groups(
@@ -178,7 +203,9 @@ def score_groups(
 ) -> tuple[list[list[Score]], np.ndarray]:
     """Scores and rewards (P, G) of P groups of G rollouts, in order."""
     flat = [rollout for group in groups for rollout in group]
-    scores = stage.domain.score([r.problem for r in flat], [r.text for r in flat])
+    scores = stage.domain.score(
+        [r.problem for r in flat], [r.text for r in flat], [r.thinking for r in flat]
+    )
     shape = (len(groups), stage.answers)
     ranked = None
     if stage.needs_reward_model:
@@ -241,16 +268,17 @@ def update(
                 reference,
                 stage.kl_coef,
             )
-            part.backward()
+            policy.loss_scale.backward(part)
         loss += part.item()
         with torch.no_grad():
             sampled = logps.new_tensor([logp for r in rollouts for logp in r.logps])
             gap = max(gap, (logps - sampled).abs().max().item())
             if reference is not None:
                 kl_sum += kl_estimate(logps, reference).sum().item()
-    grad_norm = clip_grad_norm_(optimizer.param_groups[0]["params"], 1.0).item()
-    optimizer.step()
-    return UpdateStats(loss, grad_norm, kl_sum / tokens if stage.kl_coef > 0 else None, gap)
+    grad_norm = policy.loss_scale.step(optimizer, optimizer.param_groups[0]["params"], 1.0)
+    skipped = int(math.isnan(grad_norm))
+    kl = kl_sum / tokens if stage.kl_coef > 0 else None
+    return UpdateStats(loss, 0.0 if skipped else grad_norm, kl, gap, skipped)
 
 
 def token_weights(lengths: torch.Tensor, loss: str, tokens: int, answers: int) -> torch.Tensor:

@@ -13,9 +13,12 @@ from typing import Any, Literal
 
 import torch
 
+from cascade_kit.chat import set_template, template_text
 from cascade_kit.policy import POLICY, Policy, lora_layers
 from cascade_kit.presets import hub_id
 
+Dtype = Literal["float32", "bfloat16", "float16"]
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 MICRO = Path(__file__).parent / "micro" / "model"
 
 
@@ -27,25 +30,53 @@ def load_policy(
     alpha: int = 32,
     seed: int = 0,
     device: str | None = None,
-    dtype: torch.dtype | None = None,
+    dtype: Dtype | torch.dtype | None = None,
     decoding: Literal["auto", "merged", "layers"] = "auto",
+    chat_template: str | None = None,
 ) -> Policy:
     """Load a base model in 4 bits (NF4), 8 bits or unquantised (16), with one trainable adapter.
 
     `model` is "micro" (the embedded model), a local Hugging Face folder, a `.gguf` file, a Hub id
-    or the short name of one (`presets.presets()`). The adapter is fresh (its B is 0, so the policy
-    starts as the base model), its rank, alpha and seed as given; all linear layers carry it.
-    `decoding` chooses what samples: a merged copy of the weights (fast, see `Policy.merged_bytes`)
-    or the adapted layers (no extra memory); "auto" is the copy up to 4 GiB, in 16 bits up to
-    1 GiB. Raises ValueError, with the remedy, for a model
-    without chat template or an impossible setting.
+    or the short name of one (presets.json). The adapter is fresh (its B is 0, so the policy starts
+    as the base model), its rank, alpha and seed as given; all linear layers carry it. `decoding`
+    chooses what samples: a merged copy of the weights (fast, see `Policy.merged_bytes`) or the
+    adapted layers (no extra memory); "auto" is the copy up to 4 GiB, in 16 bits up to 1 GiB. The
+    arithmetic is done in `dtype`, by default the one that suits the
+    device (`default_dtype`); LoRA weights and log-probabilities are float32 in any case.
+    `chat_template` is "plain", "chatml" or a Jinja file, for a base model that has none.
+
+    Raises ValueError, with the remedy, for a model without chat template, a missing library or an
+    impossible setting.
     """
     if bits not in (4, 8, 16):
         raise ValueError(f"--bits {bits} is not possible; choose 4, 8 or 16 (16: not quantised)")
+    if isinstance(dtype, str) and dtype not in DTYPES:
+        raise ValueError(f"--dtype {dtype} is not possible; choose one of {', '.join(DTYPES)}")
     quiet_libraries()  # before the imports: bitsandbytes speaks while it is imported
+    if bits != 16:
+        check_bitsandbytes(bits)
+    if chat_template is not None:
+        template_text(chat_template)
     source = model_source(model)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if dtype is None:
+        dtype = default_dtype(device)
+    elif isinstance(dtype, str):
+        dtype = DTYPES[dtype]
     with clear_faults(model):
-        return _load(model, source, bits, rank, alpha, seed, device, dtype, decoding)
+        return _load(model, source, bits, rank, alpha, seed, device, dtype, decoding, chat_template)
+
+
+def check_bitsandbytes(bits: int) -> None:
+    """Raise ValueError if the library that holds weights in 4 or 8 bits is missing or broken."""
+    try:
+        import bitsandbytes  # noqa: F401
+    except (ImportError, OSError, RuntimeError) as error:
+        raise ValueError(
+            f"--bits {bits} needs bitsandbytes, which cannot be imported ({error}): pip install "
+            "bitsandbytes, or choose --bits 16, LoRA on weights that are not quantised (on a CPU "
+            "in float32: eight times the memory of 4 bits)"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -63,7 +94,7 @@ def clear_faults(model: str | Path) -> Iterator[None]:
         ) from error
 
 
-def _load(model, source, bits, rank, alpha, seed, device, dtype, decoding) -> Policy:
+def _load(model, source, bits, rank, alpha, seed, device, dtype, decoding, chat_template) -> Policy:
     """What `load_policy` does once its arguments are known to be possible."""
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -71,16 +102,10 @@ def _load(model, source, bits, rank, alpha, seed, device, dtype, decoding) -> Po
     from cascade_kit.attention import register
     from cascade_kit.lora import use_adapted_forward
 
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = dtype or default_dtype(device)
     # A local folder is named by its last part: a path means nothing on another machine.
     name = Path(model).name if Path(source).is_dir() else source
     tokenizer = AutoTokenizer.from_pretrained(source)
-    if not getattr(tokenizer, "chat_template", None):
-        raise ValueError(
-            f"{name} has no chat template, so it cannot be asked anything; choose an instruct "
-            "model, or put a chat_template.jinja into the model folder"
-        )
+    template = set_template(tokenizer, chat_template, name)
     base = AutoModelForCausalLM.from_pretrained(
         source,
         dtype=dtype,
@@ -107,9 +132,16 @@ def _load(model, source, bits, rank, alpha, seed, device, dtype, decoding) -> Po
     adapted = get_peft_model(base, config, adapter_name=POLICY)
     adapted.train()
     use_adapted_forward([layer for _, layer in lora_layers(adapted)])
-    policy = Policy(adapted, tokenizer, name=name, bits=bits, dtype=dtype, decoding=decoding)
-    policy.encode_prompt("Hello")  # a broken template shows here, before any work
-    return policy
+    # A broken template shows here, before any work.
+    return Policy(
+        adapted,
+        tokenizer,
+        name=name,
+        bits=bits,
+        dtype=dtype,
+        decoding=decoding,
+        template=template,
+    )
 
 
 def model_source(model: str | Path) -> str:
@@ -155,7 +187,7 @@ def default_dtype(device: str) -> torch.dtype:
     """float32 on a CPU, bfloat16 from Ampere on, float16 on older GPUs (a T4 has no bfloat16)."""
     if not device.startswith("cuda"):
         return torch.float32
-    major, _ = torch.cuda.get_device_capability()
+    major, _ = torch.cuda.get_device_capability(torch.device(device))
     return torch.bfloat16 if major >= 8 else torch.float16
 
 

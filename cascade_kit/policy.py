@@ -16,8 +16,14 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from cascade_kit.chat import OWN, read_chat, user
+from cascade_kit.loss_scale import LossScale
+from cascade_kit.verifiers.thinking import CLOSE, OPEN
+
 POLICY, REFERENCE, REWARD_MODEL = "policy", "reference", "reward_model"
-ACTIVATION_BYTES = 2 << 30
+# For float32, on a CPU. A GPU computes in 16 bits and has less memory: see `activation_bytes` and
+# `largest_merged`.
+ACTIVATION_BYTES = 2 << 30  # of a forward with backward
 MERGED_BYTES = 4 << 30  # the largest merged copy that is made for decoding
 
 
@@ -37,16 +43,20 @@ class Policy:
         bits: int,
         dtype: torch.dtype,
         decoding: Literal["auto", "merged", "layers"] = "auto",
+        template: str = OWN,
     ):
         self.model = model
         self.tokenizer = tokenizer
         self.name = name
         self.bits = bits
         self.dtype = dtype
-        self.stop_ids = stop_ids(tokenizer, model.generation_config)
+        self.chat = read_chat(tokenizer, template)
+        self.stop_ids = stop_ids(tokenizer, model.generation_config) | self.chat.turn_ends
+        self.loss_scale = LossScale(dtype)
         self.decoding = decoding
         if decoding == "auto":  # from the model's shape alone, so that a resumed run chooses alike
-            self.decoding = "merged" if self.merged_bytes() <= MERGED_BYTES else "layers"
+            fits = self.merged_bytes() <= largest_merged(dtype)
+            self.decoding = "merged" if fits else "layers"
         self.merged: Any = None  # the decoding weights, see decoding.py
 
     # ---- what the model is -------------------------------------------------------------------
@@ -91,14 +101,13 @@ class Policy:
     def tokens_per_forward(self, most: int = 4096) -> int:
         """How many tokens (padding included) a forward with backward may hold at a time.
 
-        At most `most`, and for larger models as many as keep their activations within 2 GiB: about
-        16 hidden and 3 MLP widths a token and layer. It follows from the model's configuration
-        alone, never from the memory that happens to be free.
+        At most `most`, and for larger models as many as keep their activations within
+        `activation_bytes`. It follows from the model's configuration alone, never from the memory
+        that happens to be free.
         """
         config = self.model.config
-        width = 16 * config.hidden_size + 3 * getattr(config, "intermediate_size", 0)
-        per_token = self.dtype.itemsize * config.num_hidden_layers * width
-        return max(1, min(most, ACTIVATION_BYTES // per_token))
+        per_token = config.num_hidden_layers * layer_bytes(config, self.dtype)
+        return max(1, min(most, activation_bytes(self.dtype, self.merged_bytes()) // per_token))
 
     @contextlib.contextmanager
     def recomputing(self, needed: bool) -> Iterator[None]:
@@ -112,24 +121,33 @@ class Policy:
             if needed:
                 base.gradient_checkpointing_disable()
 
-    def encode_prompt(self, prompt: str, examples: Sequence[tuple[str, str]] = ()) -> list[int]:
+    def encode_prompt(
+        self,
+        prompt: str,
+        examples: Sequence[tuple[str, str]] = (),
+        thinking: bool | None = None,
+    ) -> list[int]:
         """Token ids of one user turn in the model's chat template, ready for the answer.
 
-        `examples` are (user, assistant) turns that stand before it.
+        `examples` are (user, assistant) turns that stand before it; `thinking` switches the model's
+        thinking on or off, None leaves it to the template. Raises ValueError where no switch is.
         """
         dialogue = []
-        for user, assistant in (*examples, (prompt, None)):
-            dialogue.append({"role": "user", "content": user})
-            dialogue.append({"role": "assistant", "content": assistant})
-        text = self.tokenizer.apply_chat_template(
-            dialogue[:-1], tokenize=False, add_generation_prompt=True
-        )
-        # The template writes the special tokens itself; adding more would double the BOS.
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        for question, answer in examples:
+            dialogue += [user(question), {"role": "assistant", "content": answer}]
+        return self.chat.encode([*dialogue, user(prompt)], thinking)
+
+    def prompt_tokens(self, prompt: str, examples: Sequence[tuple[str, str]] = ()) -> int:
+        """The most tokens that a prompt takes, whatever the mode of thinking."""
+        return max(len(self.encode_prompt(prompt, examples, mode)) for mode in self.chat.modes)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of an answer, without its stop token."""
-        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+        """The text of an answer, without special tokens but for the tags of a thought."""
+        special = set(self.tokenizer.all_special_ids)
+        tags = special & set(self.tokenizer.convert_tokens_to_ids([OPEN, CLOSE]))
+        if not tags & set(ids):
+            return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+        return self.tokenizer.decode([i for i in ids if i not in special - tags])
 
     def describe(self) -> dict[str, Any]:
         """What was loaded, for `run.json` and for people."""
@@ -138,11 +156,14 @@ class Policy:
         return {
             "model": self.name,
             "bits": self.bits,
+            "weights": "not quantised" if self.bits == 16 else f"{self.bits} bits",
             "dtype": str(self.dtype).removeprefix("torch."),
             "device": str(self.device),
             "trainable_parameters": trainable,
             "parameters_in_memory": total,
             "stop_ids": sorted(self.stop_ids),
+            "stop_tokens": self.tokenizer.convert_ids_to_tokens(sorted(self.stop_ids)),
+            "chat": self.chat.describe(),
             "decoding": f"merged copy, {self.merged_bytes() / 2**20:.0f} MiB"
             if self.decoding == "merged"
             else "through the adapted layers",
@@ -277,6 +298,32 @@ def stop_ids(tokenizer: Any, generation_config: Any) -> frozenset[int]:
             "tokenizer.eos_token in the model folder"
         )
     return frozenset(found)
+
+
+def layer_bytes(config: Any, dtype: torch.dtype) -> int:
+    """What a layer keeps of a token for the backward, about: 16 hidden and 3 MLP widths in float32.
+
+    In 16 bits 20 and 5 of them, since the float32 adapters keep their inputs in float32.
+    """
+    hidden, wide = (16, 3) if dtype.itemsize >= 4 else (20, 5)
+    width = hidden * config.hidden_size + wide * getattr(config, "intermediate_size", 0)
+    return dtype.itemsize * width
+
+
+def activation_bytes(dtype: torch.dtype, merged: int) -> int:
+    """The most that activations may take; `merged` is the size of the linear weights in `dtype`.
+
+    In 16 bits a large model leaves less to them: a 7B, with 13 GB of linear weights, keeps 0.5 GB
+    and trains on a GPU of 8 GB.
+    """
+    if dtype.itemsize >= 4:
+        return ACTIVATION_BYTES
+    return max(ACTIVATION_BYTES // 8, ACTIVATION_BYTES - merged // 8)
+
+
+def largest_merged(dtype: torch.dtype) -> int:
+    """The largest merged copy for decoding: 4 GiB, in 16 bits 1 GiB."""
+    return MERGED_BYTES if dtype.itemsize >= 4 else MERGED_BYTES // 4
 
 
 def lora_layers(model: nn.Module) -> list[tuple[str, Any]]:

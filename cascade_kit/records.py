@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import torch
 
+from cascade_kit.curriculum import Curriculum
 from cascade_kit.problem import Score
 from cascade_kit.rollout import Rollout
 from cascade_kit.stage import Stage
@@ -27,15 +28,22 @@ class StepRecord:
     all_wrong: float  # share of the other flat groups
     kl: float | None  # k3 estimate towards the stage's start; None without a KL term
     entropy: float  # of the sampled distribution, nats a token
-    grad_norm: float  # before clipping
+    grad_norm: float  # before clipping; 0 without an update
     learning_rate: float
     length_mean: float  # answer tokens, stop token included
     truncated: float  # share of answers cut at max_new_tokens
-    tokens: int  # sampled in this step
+    tokens: int  # of these answers; those that the batch filter replaced are not among them
     logprob_gap: float | None  # largest |update - rollout| log-probability; None if no forward ran
     loss: float
     seconds: dict[str, float]  # rollout, score, update
     peak_memory_mb: float | None  # None where the platform does not tell
+    max_new_tokens: int | None = None  # in this step: a phase may shorten the stage's
+    max_prompt_tokens: int | None = None
+    temperature: float | None = None
+    refilled: int = 0  # prompts that were tried in place of groups without a gradient
+    left_out: int = 0  # problems that the epoch filter keeps out of this epoch
+    readmitted: int = 0  # problems of this epoch that it let in again
+    skipped: int = 0  # updates left out because gradients overflowed in float16
 
 
 @dataclass(frozen=True)
@@ -51,11 +59,13 @@ class Answer:
         """The line of `rollouts.jsonl`."""
         problem = self.rollout.problem
         examples = {"examples": problem.examples} if problem.examples else {}
+        thinking = self.rollout.thinking
         return {
             "step": step,
             "problem_id": problem.id,
             "sample": self.rollout.sample,
             **examples,
+            **({} if thinking is None else {"thinking": thinking}),
             "prompt": problem.prompt,
             "completion": self.rollout.text,
             "value": self.score.value,
@@ -77,17 +87,20 @@ class UpdateStats:
     grad_norm: float
     kl: float | None
     logprob_gap: float | None
+    skipped: int = 0
 
 
 def record(
     step: int,
     stage: Stage,
     answers: Sequence[Answer],
-    rewards: np.ndarray,
     stats: UpdateStats,
     seconds: dict[str, float],
+    tried: int,
+    curriculum: Curriculum,
 ) -> StepRecord:
-    """Sum up one step."""
+    """Sum up one step: `stage` as it was in force, `tried` prompts drawn in all."""
+    rewards = np.array([a.reward for a in answers]).reshape(-1, stage.answers)  # (P, G)
     values = np.array([a.score.value for a in answers])
     successes = [a.score.success for a in answers if a.score.success is not None]
     lengths = [len(a.rollout.completion_ids) for a in answers]
@@ -109,6 +122,12 @@ def record(
         tokens=sum(lengths),
         seconds={name: round(value, 4) for name, value in seconds.items()},
         peak_memory_mb=peak_memory_mb(),
+        max_new_tokens=stage.max_new_tokens,
+        max_prompt_tokens=stage.max_prompt_tokens,
+        temperature=stage.temperature,
+        refilled=max(0, tried - stage.prompts),
+        left_out=curriculum.left_out,
+        readmitted=curriculum.readmitted,
         **asdict(stats),
     )
 

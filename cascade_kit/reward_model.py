@@ -18,8 +18,7 @@ from torch import nn
 from cascade_kit.policy import REWARD_MODEL, Policy
 from cascade_kit.problem import PreferencePair
 from cascade_kit.rollout import Rollout
-
-THOUGHT_END = "</think>"
+from cascade_kit.verifiers.thinking import CLOSE, OPEN, answer_part
 
 
 @dataclass(frozen=True)
@@ -59,15 +58,22 @@ class RewardModel:
 
     def encode(self, prompt: str, completion: str) -> list[int]:
         """Ids of a prompt, a finished answer and the end of the turn."""
-        answer = self.policy.tokenizer(
-            completion.split(THOUGHT_END)[-1].lstrip("\n"), add_special_tokens=False
-        )["input_ids"]
-        return [*self.policy.encode_prompt(prompt), *answer, self.policy.tokenizer.eos_token_id]
+        answer = self.policy.tokenizer(answer_part(completion), add_special_tokens=False)[
+            "input_ids"
+        ]
+        return [*self._prompt(prompt), *answer, self.policy.tokenizer.eos_token_id]
+
+    def _prompt(self, prompt: str) -> list[int]:
+        """Pairs hold no thoughts and no examples, so their prompts ask for none."""
+        off = None if self.policy.chat.switch is None else False
+        return self.policy.encode_prompt(prompt, thinking=off)
 
     def _rollout_ids(self, rollout: Rollout) -> list[int]:
-        if THOUGHT_END in rollout.text and rollout.stopped:
+        if CLOSE in rollout.text and rollout.stopped:
             return self.encode(rollout.problem.prompt, rollout.text)
-        prompt = self.policy.encode_prompt(rollout.problem.prompt)  # pairs have no examples either
+        prompt = self._prompt(rollout.problem.prompt)
+        if OPEN in rollout.text:  # a thought without end, as it stands
+            prompt = self.policy.encode_prompt(rollout.problem.prompt, thinking=rollout.thinking)
         if rollout.stopped:  # the one end of turn that the reward model was trained with
             end = self.policy.tokenizer.eos_token_id
             return [*prompt, *rollout.completion_ids[:-1], end]
@@ -136,11 +142,10 @@ class RewardModel:
                     with self.policy.recomputing(too_long):
                         chosen, rejected = self._forward(rows).chunk(2)
                         part = bradley_terry_loss(chosen, rejected) * (len(chosen) / len(chunk))
-                        part.backward()
+                        self.policy.loss_scale.backward(part)
                     loss += part.item()
                     right += int((chosen > rejected).sum())
-                nn.utils.clip_grad_norm_(parameters, 1.0)
-                optimizer.step()
+                self.policy.loss_scale.step(optimizer, parameters, 1.0)
             yield PairRecord(step, loss, right / len(chunk))
 
     def _pair_batches(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from cascade_kit.chat import Thinking
 from cascade_kit.decoding import Decoding, decoding_model
 from cascade_kit.policy import POLICY, Policy
 from cascade_kit.problem import Problem
@@ -33,7 +34,8 @@ class Rollout:
     logps: tuple[float, ...]  # log-probability of each token under the sampled distribution
     entropy: float  # mean over the tokens, in nats
     stopped: bool  # False: cut at max_new_tokens
-    text: str  # without the stop token
+    text: str  # without the stop token, but with the opening of a thought that the prompt holds
+    thinking: bool | None = None  # whether it was asked to think; None: the template's default
 
 
 def rollouts(
@@ -46,14 +48,22 @@ def rollouts(
     temperature: float = 1.0,
     adapter: str = POLICY,
     greedy: bool = False,
+    thinking: Thinking = None,
     cache_bytes: int = CACHE_BYTES,
 ) -> list[list[Rollout]]:
     """`samples` answers to each problem, in order: a list of P groups of G rollouts.
 
     `key` names the random stream, for example "seed/math/12"; the problem's id and the sample's
-    number are added to it. Raises ValueError for a prompt that leaves no room for an answer.
+    number are added to it. `thinking` switches the model's thinking on or off, or on for one half
+    of the problems ("half"), where the chat template can. Raises ValueError for a prompt that
+    leaves no room for an answer.
     """
-    prompts = [policy.encode_prompt(problem.prompt, problem.examples) for problem in problems]
+    modes = policy.chat.choose(thinking, [problem.id for problem in problems], key)
+    prompts = [
+        policy.encode_prompt(problem.prompt, problem.examples, mode)
+        for problem, mode in zip(problems, modes, strict=True)
+    ]
+    openings = {mode: policy.chat.opening(mode) for mode in set(modes)}
     for problem, ids in zip(problems, prompts, strict=True):
         if len(ids) + max_new_tokens > policy.max_positions:
             raise ValueError(
@@ -85,7 +95,8 @@ def rollouts(
                         tuple(logps),
                         entropy,
                         stopped,
-                        text,
+                        openings[modes[i]] + text,
+                        modes[i],
                     )
                 )
     return groups

@@ -16,7 +16,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from cascade_kit.data_columns import Row
-from cascade_kit.data_rows import Dropped, read_preference
+from cascade_kit.data_preferences import read_preference
+from cascade_kit.data_rows import Dropped
 from cascade_kit.problem import Score
 
 ALIASES = {"instruction_following": "instruct", "rlhf": "preference"}

@@ -25,6 +25,25 @@ def verifier(scores: GroupScores) -> np.ndarray:
     return scores.values
 
 
+def verifier_or_minus_one(scores: GroupScores) -> np.ndarray:
+    """The domain's own reward, and -1 for an answer that switches languages: math (4.5.2)."""
+    return _with_switch(scores, -1.0)
+
+
+def verifier_or_zero(scores: GroupScores) -> np.ndarray:
+    """The domain's own reward, and 0 for an answer that switches languages: code (4.6.2).
+
+    Not -1 here: in a group without a right answer that would reward the wrong ones that are clean.
+    """
+    return _with_switch(scores, 0.0)
+
+
+def _with_switch(scores: GroupScores, reward: float) -> np.ndarray:
+    if scores.code_switch is None:
+        return scores.values
+    return np.where(scores.code_switch, reward, scores.values)
+
+
 def group_normalised(scores: np.ndarray) -> np.ndarray:
     """(score - group mean) / (group std + 1e-4), over the whole group.
 

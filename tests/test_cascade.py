@@ -243,7 +243,7 @@ def test_answers_that_cannot_fit_are_refused_before_a_folder_is_made(tmp_path, c
 def test_an_interrupt_names_the_command_that_goes_on(tmp_path, capsys, monkeypatch):
     from cascade_kit.commands import run as program
 
-    def pressed(run):
+    def pressed(run, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(program, "watch", pressed)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from cascade_kit import grpo, shaping
+from cascade_kit.curriculum import Curriculum
 from cascade_kit.domains import Domain
 from cascade_kit.domains.math import MATH
 from cascade_kit.domains.rlhf import RLHF
@@ -268,11 +269,12 @@ def test_the_same_seed_gives_the_same_records_in_two_processes():
 
 def test_problems_are_not_repeated_within_an_epoch(problems):
     stage = math_stage()
-    drawn = [p.id for step in range(1, 11) for p in grpo.draw_problems(problems, stage, 0, step)]
+    curriculum = Curriculum(problems, stage, 0)
+    drawn = [p.id for _ in range(10) for p in curriculum.draw(stage, 4)]
     assert sorted(drawn) == sorted(p.id for p in problems)  # ten steps of four: one epoch
-    again = [p.id for p in grpo.draw_problems(problems, stage, 0, 11)]
+    again = [p.id for p in curriculum.draw(stage, 4)]
     assert again != drawn[:4]
-    other_seed = [p.id for p in grpo.draw_problems(problems, stage, 1, 1)]
+    other_seed = [p.id for p in Curriculum(problems, stage, 1).draw(stage, 4)]
     assert other_seed != drawn[:4]
 
 

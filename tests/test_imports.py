@@ -23,19 +23,21 @@ MODULES = {
 # like too. One that is not named here belongs to the command line: it sits on top, and nothing that
 # is named may import it.
 LAYERS = (
-    {"problem", "settings", "interrupts"},
+    {"problem", "settings", "interrupts", "checkpoint"},
     {"intervals", "verifiers"},
     {"forgetting", "matrix_words", "domains", "shaping", "paper_matrices"},
-    {"attention", "lora", "presets"},
+    {"attention", "lora", "presets", "chat", "loss_scale"},
     {"micro", "data", "gguf", "policy"},
     {"loading"},
     {"decoding"},
     {"stage", "rollout", "reward_model"},
-    {"logprobs"},
+    {"logprobs", "curriculum"},
+    {"training_state"},
     {"records"},
     {"grpo", "evaluate"},
-    {"run_logs", "plots", "report", "compare", "checks", "run_data"},
+    {"run_logs", "plots", "report", "compare", "checks", "run_data", "preflight"},
     {"cascade"},
+    {"export"},
     {"session"},
     {"live"},
 )
@@ -44,6 +46,7 @@ ONLY_FROM = {
     "problem": set(),
     "settings": set(),
     "interrupts": set(),
+    "checkpoint": set(),
     "intervals": set(),
     "verifiers": {"problem", "verifiers"},
     "domains": {"problem", "settings", "verifiers", "domains"},

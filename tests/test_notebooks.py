@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,7 @@ STAGES = {"01_rlhf": "rlhf", "02_instruction_following": "instruct", "03_math": 
 STAGES |= {"04_code": "code", "05_swe": "swe"}
 # The row that a notebook adds to the matrix; 06 has a domain of its own.
 ROWS = STAGES | {"06_forgetting_matrix": "brief"}
+OWN_MODEL = "10_your_model_on_colab"  # has a run folder of its own
 LONGEST_CELL = 15  # lines of code; the setup cell alone is longer
 FAST_ITEMS = 12  # held-out problems a domain in fast mode
 RUN_LIMIT = 900  # seconds for a test that runs notebooks, on a machine that others use too
@@ -47,7 +49,9 @@ def code_cells(path: Path):
 
 
 def test_there_is_a_notebook_for_the_start_each_stage_and_the_matrix():
-    assert [path.stem for path in PATHS] == ["00_start_here", *STAGES, "06_forgetting_matrix"]
+    assert [path.stem for path in PATHS] == [
+        "00_start_here", *STAGES, "06_forgetting_matrix", OWN_MODEL
+    ]  # fmt: skip
     assert tuple(STAGES.values()) == ORDER
 
 
@@ -258,9 +262,9 @@ def run_notebook(path: Path, folder: Path, *, python_path: Path | None = None) -
     return origin
 
 
-def rows_of(folder: Path) -> list[str]:
+def rows_of(folder: Path, name: str = "notebooks-fast") -> list[str]:
     """The rows of the matrix in a run folder, whose files are complete for each of them."""
-    run = folder / "runs" / "notebooks-fast"
+    run = folder / "runs" / name
     matrix = json.loads((run / "matrix.json").read_text(encoding="utf-8"))
     assert set(ORDER) <= set(matrix["domains"])
     for row in matrix["stages"]:
@@ -318,4 +322,28 @@ def test_notebook_runs_from_the_installed_wheel(name, installed, tmp_path):
 @every_notebook
 def test_notebook_runs_alone(path, tmp_path):
     run_notebook(path, tmp_path)
-    assert rows_of(tmp_path) == ["sft", *([ROWS[path.stem]] if path.stem in ROWS else [])]
+    if path.stem == OWN_MODEL:
+        check_own_model(tmp_path)
+    else:
+        assert rows_of(tmp_path) == ["sft", *([ROWS[path.stem]] if path.stem in ROWS else [])]
+
+
+def check_own_model(folder: Path) -> None:
+    """The run of a model of one's own, and what was exported from it."""
+    assert rows_of(folder, "my-model-fast") == ["sft", "math", "code"]
+    (exported,) = (folder / "runs" / "my-model-fast").glob("export-*")
+    assert sorted(path.name for path in exported.iterdir()) == ["README.md", "adapter", "merged"]
+
+
+@pytest.mark.timeout(2 * RUN_LIMIT)
+def test_own_model_is_trained_and_resumed(tmp_path):
+    """After a disconnect the notebook is run again from the top: nothing is trained twice."""
+    path = first_cell.FOLDER / f"{OWN_MODEL}.ipynb"
+    run_notebook(path, tmp_path)
+    check_own_model(tmp_path)
+    steps = tmp_path / "runs" / "my-model-fast" / "1-math" / "steps.jsonl"
+    written = steps.stat().st_mtime_ns
+    shutil.rmtree(next(steps.parents[1].glob("export-*")))
+    run_notebook(path, tmp_path)
+    check_own_model(tmp_path)
+    assert steps.stat().st_mtime_ns == written

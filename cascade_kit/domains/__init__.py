@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cascade_kit.problem import Problem, Score
+from cascade_kit.verifiers.thinking import answer_part
 
 # Share of the generated problems in each split, in hash buckets of 0..99. The prompts of the
 # supervised start and of the RL stages are disjoint, as in the paper (section 4).
@@ -56,11 +57,24 @@ class Domain:
                 )
         return list(found.values())
 
-    def score(self, problems: Sequence[Problem], completions: Sequence[str]) -> list[Score]:
-        """Scores of many answers, in order; in one batch where the domain can do that."""
+    def score(
+        self,
+        problems: Sequence[Problem],
+        completions: Sequence[str],
+        thinking: Sequence[bool | None] | None = None,
+    ) -> list[Score]:
+        """Scores of many answers, in order; in one batch where the domain can do that.
+
+        A reward sees what follows the thought. `thinking` tells which completions were asked to
+        think: one of those without a thought that ends is no answer.
+        """
+        asked = thinking or [None] * len(completions)
+        answers = [
+            answer_part(c, thinking=t is True) for c, t in zip(completions, asked, strict=True)
+        ]
         if self.score_batch is not None:
-            return self.score_batch(problems, completions)
-        return [self.reward(p, c) for p, c in zip(problems, completions, strict=True)]
+            return self.score_batch(problems, answers)
+        return [self.reward(p, a) for p, a in zip(problems, answers, strict=True)]
 
 
 def bucket(text: str) -> int:

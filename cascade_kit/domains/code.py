@@ -51,7 +51,7 @@ def score_batch(problems: Sequence[Problem], completions: Sequence[str]) -> list
 
     jobs = [tests_job(p, c) for p, c in zip(problems, completions, strict=True)]
     pairs = zip(problems, jobs, strict=True)
-    reports = [evaluated(problem.target, job.code, job.tests) for problem, job in pairs]
+    reports = [evaluated(p.target, job.code, p.target.get("tests", ())) for p, job in pairs]
     rest = [i for i, report in enumerate(reports) if report is None]
     run = run_tests_many([jobs[i] for i in rest], allow_unsafe=settings.allow_unsafe())
     for i, report in zip(rest, run, strict=True):
@@ -69,9 +69,16 @@ def run_asserts(target: Mapping[str, Any], code: str | None, asserts: Sequence[s
 
 def tests_job(problem: Problem, completion: str):
     """The program in a completion together with the problem's tests."""
-    from cascade_kit.verifiers.python_tests import TestsJob, complete_program, extract_code
+    from cascade_kit.verifiers.python_tests import (
+        ProgramJob,
+        TestsJob,
+        complete_program,
+        extract_code,
+    )
 
     target = problem.target
+    if "io" in target:  # a program with standard input and output
+        return ProgramJob(extract_code(completion), target["io"])
     entry_point = target.get("entry_point")
     if "prompt_code" in target:  # HumanEval: the answer may be the body alone
         code = complete_program(target["prompt_code"], completion, entry_point)

@@ -91,6 +91,10 @@ def reward(problem: Problem, completion: str) -> Score:
     >>> [reward(problem, text).value for text in (r"\\boxed{7}", r"3 + 4 = \\boxed{8}", "7")]
     [1.0, 0.0, 0.0]
     """
+    if "gym_task" in problem.target:
+        from cascade_kit.verifiers.gym_answer import grade_gym_answer
+
+        return grade_gym_answer(problem.target, completion)
     from cascade_kit.verifiers.math_answer import grade_answer
 
     return grade_answer(problem.target["answer"], completion, extract="boxed")

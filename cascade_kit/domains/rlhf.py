@@ -12,6 +12,11 @@ from collections.abc import Sequence
 from cascade_kit.domains import Domain, problem_id, topics
 from cascade_kit.problem import PreferencePair, Problem, Score
 
+# Latin letters (phonetic, raised and joined ones too), Greek ones, and those of mathematics.
+ALLOWED = re.compile(
+    r"[\u0000-\u02ff\u0370-\u03ff\u1d00-\u1dbf\u1e00-\u1eff\u2071-\u209c\u2100-\u214f"
+    r"\ufb00-\ufb06\U0001d400-\U0001d7ff]"
+)
 FOREIGN = ("мир", "море", "свет", "ночь")  # code switches that some written answers contain
 
 
@@ -45,13 +50,10 @@ def has_foreign_script(text: str) -> bool:
     """Whether a text holds letters outside the Latin script: the code-switch detector.
 
     The paper penalises any non-English token after an English prompt but does not publish its
-    detector; scripts are what can be told without a model. Greek letters stay allowed, since
-    mathematics uses them.
+    detector; scripts are what can be told without a model. Greek letters and those of mathematics
+    (ℝ, ℓ, 𝑥) stay allowed; what is no letter (⅓, ②, an emoji) belongs to no script.
     """
-    return (
-        re.search(r"[^\W\d_]", re.sub(r"[\u0000-\u024f\u0370-\u03ff\u1e00-\u1eff]", "", text))
-        is not None
-    )
+    return any(character.isalpha() for character in ALLOWED.sub("", text))
 
 
 def reward(problem: Problem, completion: str) -> Score:

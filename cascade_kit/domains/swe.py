@@ -1,14 +1,27 @@
 """swe: a small project with a bug and an issue; the answer is SEARCH/REPLACE blocks."""
 
 import random
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from cascade_kit import settings
 from cascade_kit.domains import Domain, code, functions, problem_id
 from cascade_kit.problem import Problem, Score
 
 MODULES = ("app", "core", "data", "main", "tools", "view")
+# Files that may hold what the reward runs.
+TEST_FILE = re.compile(r"(?:.*/)?(?:tests?/.*|conftest\.py|test_[^/]*\.py|[^/]*_test\.py)")
+REPAIR = "Fix this issue in the files below."
+FORM = """\
+Answer with one or more edits in this form, and nothing else:
+### path/of/the/file.py
+<<<<<<< SEARCH
+the lines to replace, exactly as they stand in the file
+=======
+the lines that take their place
+>>>>>>> REPLACE"""
 
 
 def generate(rng: random.Random, difficulty: int) -> Problem:
@@ -48,6 +61,50 @@ def _distinct(rng: random.Random, count: int, difficulty: int) -> list[functions
         function = functions.draw(rng, difficulty)
         drawn.setdefault(function.name, function)
     return list(drawn.values())
+
+
+def ask_repair(issue: str, files: Mapping[str, str], shown: Iterable[str]) -> str:
+    """The prompt of a row: the issue, some of the files in this order, the form of an answer."""
+    blocks = "\n\n".join(
+        f"### {path}\n{fenced(files[path], 'python' if path.endswith('.py') else '')}"
+        for path in shown
+    )
+    return f"{REPAIR}\n\n{issue}\n\n{blocks}\n\n{FORM}"
+
+
+def fenced(text: str, language: str = "") -> str:
+    """A text between fences that are longer than any in it."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}{language}\n{text.removesuffix(chr(10))}\n{fence}"
+
+
+def with_noise(problem: Problem, count: int, fits: Callable[[Problem], bool]) -> Problem:
+    """A row's problem with up to `count` files among the shown ones that the fix does not touch.
+
+    They are added as long as the problem `fits`, and all files are shuffled (4.7.1). The paper
+    takes files that another model named; here they are drawn from the row, the same for the same
+    problem, tests and empty files left out: who reads the tests can write code for them alone. A
+    generated problem shows all its files anyway, and stays as it is.
+    """
+    target = problem.target
+    if "shown" not in target:
+        return problem
+    rng = random.Random(f"noise/{problem.id}")
+    others = [
+        path
+        for path, text in target["files"].items()
+        if path not in target["shown"] and text.strip() and not TEST_FILE.fullmatch(path)
+    ]
+    shown, noisy = list(target["shown"]), problem
+    for path in rng.sample(others, min(count, len(others))):
+        more = [*shown, path]
+        rng.shuffle(more)
+        larger = replace(problem, prompt=ask_repair(target["issue"], target["files"], more))
+        if fits(larger):
+            shown, noisy = more, larger
+    return noisy
 
 
 def reward(problem: Problem, completion: str) -> Score:

@@ -5,8 +5,8 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from cascade_kit.data_rows import fenced
 from cascade_kit.domains import Domain, topics
+from cascade_kit.domains.swe import fenced
 from cascade_kit.live.answers import control, fault_text, page, sentence, text_block
 from cascade_kit.micro.demonstrations import compose
 from cascade_kit.problem import Problem, Score

@@ -45,12 +45,15 @@ def sample_replies(
             samples,
             max_new_tokens=home.max_new_tokens if home else max_new_tokens,
             temperature=temperature,
+            thinking=home.thinking if home else None,
             key=f"{seed}/eval/{domain}" + f"/draw {draw}" * bool(draw),
         )
         flat = [answer for row in answers for answer in row]
         scores: Sequence[Score | None] = [None] * len(flat)
         if home:
-            scores = home.domain.score([a.problem for a in flat], [a.text for a in flat])
+            scores = home.domain.score(
+                [a.problem for a in flat], [a.text for a in flat], [a.thinking for a in flat]
+            )
         replies = [
             Reply(stage, a.problem, a.text, score, a.stopped, len(a.completion_ids))
             for a, score in zip(flat, scores, strict=True)

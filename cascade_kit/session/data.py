@@ -13,7 +13,7 @@ from cascade_kit.domains import Domain
 from cascade_kit.domains.rlhf import preference_pairs
 from cascade_kit.problem import Problem, Score
 from cascade_kit.run_data import PAIRS, train_pool
-from cascade_kit.stage import Stage, Tier
+from cascade_kit.stage import Phase, Stage, Tier
 
 EVAL_ITEMS, FAST_EVAL_ITEMS = 240, 12  # held-out problems a domain
 FAST_PAIRS = (64, 32)  # preference pairs to train and to test a reward model
@@ -91,6 +91,7 @@ def session_data(
         train_pairs=(),
         eval_pairs=(),
         notes=notes,
+        generated=not own,
     )
 
 
@@ -108,6 +109,7 @@ def untrained_data(
         train_pairs=(),
         eval_pairs=(),
         notes=data.notes if own else data.notes[:1],
+        generated=not own,
     )
 
 
@@ -139,6 +141,7 @@ def with_pairs(data: DataSet, stage: Stage, seed: int, tier: Tier) -> DataSet:
 
 def recorded_stage(stage: Stage, stored: Mapping[str, Any]) -> Stage:
     """The stage with the settings that it was really trained with."""
-    plain = {k: v for k, v in stored.items() if k not in ("name", "domain", "reward")}
+    plain = {k: v for k, v in stored.items() if k not in ("name", "domain", "reward", "phases")}
+    phases = tuple(Phase(**phase) for phase in stored.get("phases", ()))
     reward = getattr(shaping, stored.get("reward", ""), stage.reward)
-    return replace(stage, **plain, reward=reward)
+    return replace(stage, **plain, reward=reward, phases=phases)

@@ -19,10 +19,11 @@ from typing import Any
 
 from cascade_kit import settings
 from cascade_kit.cascade import START, Event, Run, read_rows, write_json
-from cascade_kit.checks import check_data, check_lengths
+from cascade_kit.checks import check_data, check_lengths, check_prompt_caps
 from cascade_kit.forgetting import ForgettingMatrix
 from cascade_kit.loading import load_policy
 from cascade_kit.policy import REWARD_MODEL, Policy
+from cascade_kit.preflight import Preflight
 from cascade_kit.problem import Problem
 from cascade_kit.run_data import stages_for, tier_of
 from cascade_kit.session.answers import Reply, sample_replies
@@ -102,6 +103,7 @@ class Session:
         self.name = stage.name
         self._again = again
         self._training: Training | None = None
+        self._preflight: tuple[Stage, Preflight] | None = None
         self._own_problems = run.data.train[stage.name]
         run.folder.mkdir(parents=True, exist_ok=True)
         start = self.folders[START] / "adapter"
@@ -236,7 +238,20 @@ class Session:
 
     # ---- training ----------------------------------------------------------------------------
 
-    def train(self, *, again: bool = False) -> Iterator[Event]:
+    def preflight(self) -> Preflight:
+        """What a few answers say about training this stage from where it would start.
+
+        `train` refuses a stage whose last pre-flight refused it, at the same settings. The reward
+        model of a stage that needs one is trained later, by `train`.
+        """
+        self._check_stage()
+        own, tier = self._own_problems, tier_of(self.run.policy.name)
+        self.run.data = training_data(self.run.data, self.stage, own, self.run.seed, tier)
+        with self.weights_of(self.continues):
+            self._preflight = self.stage, self.run.preflight(self.stage)
+        return self._preflight[1]
+
+    def train(self, *, again: bool = False, skip_preflight: bool = False) -> Iterator[Event]:
         """Train the stage; the reward model comes first if the stage needs one.
 
         A training that was left between two steps goes on exactly there, its earlier steps being
@@ -255,6 +270,8 @@ class Session:
                 print(self.sentence())
                 yield from recorded(self.name, self.folders[self.name])
                 return
+            if self._preflight and self._preflight[0] == self.stage and not skip_preflight:
+                self._preflight[1].insist()
             self._training = Training(self.stage, self.folders[self.name], self._train())
         yield from self._training.go_on()
 
@@ -294,6 +311,7 @@ class Session:
         stage = replace(self.stage, prompts=min(self.stage.prompts, most))
         check_data(run.data, [stage], [stage])
         check_lengths(self.policy, run.data, [stage])
+        check_prompt_caps(self.policy, run.data, [stage])
         moved = make_room(self.folder, self.order, self.name)
         if moved:
             print(moved)

@@ -1,6 +1,6 @@
 """Which part of a completion is the program: the rule of `extract_code`, in one place.
 
-1. Text up to the last `</think>` is ignored; a `<think>` that never closes leaves no answer.
+1. The thought is ignored (thinking.py); one that never closes leaves no answer.
 2. Fenced blocks (backticks or tildes, any indentation, the last one may be unclosed) count if they
    are tagged as Python or not at all. The last one that defines the entry point wins, else the
    last one that parses, else the last one. Names that it lacks are taken from earlier blocks.
@@ -15,6 +15,8 @@ import functools
 import re
 import textwrap
 import warnings
+
+from cascade_kit.verifiers.thinking import answer_part
 
 PYTHON_TAGS = ("", "python", "python3", "python2", "py", "py3", "pycon", "ipython", "ipython3")
 FENCE = re.compile(r"^([ \t>]*)(`{3,}|~{3,})[ \t]*(.*?)[ \t]*$")
@@ -45,9 +47,7 @@ def extract_code(completion: str, entry_point: str | None = None) -> str | None:
 def answer_text(completion: str) -> str:
     """The completion without its reasoning, with plain line ends."""
     text = completion.replace("\r\n", "\n").replace("\r", "\n").replace("\ufeff", "")
-    before, closed, after = text.rpartition("</think>")
-    text = after if closed else before + after
-    return text.partition("<think>")[0]
+    return answer_part(text)
 
 
 def python_blocks(text: str) -> list[str] | None:

@@ -28,6 +28,7 @@ from cascade_kit.verifiers.judging_rewards import (
     pair_accuracy,
     penalise_missing_end,
 )
+from cascade_kit.verifiers.thinking import answer_part
 
 __all__ = [
     "PREFERENCE_KINDS",
@@ -72,7 +73,7 @@ def parse_scalar(
     Only `judge_output` is read; where it repeats `judged_text`, that part is cut out first, since
     a judged answer may carry a forged score. A score outside [low, high] counts as unreadable.
     """
-    text = re.sub(r"<think>.*?(?:</think>|\Z)", " ", judge_output or "", flags=re.S | re.I)
+    text = answer_part(judge_output or "")
     if judged_text.strip():
         text = text.replace(judged_text.strip(), " ")
     for label in ("reward", "score", "rating"):

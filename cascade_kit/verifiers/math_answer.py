@@ -29,10 +29,10 @@ from cascade_kit.verifiers.math_extract import (
     boxes,
     extract_answer,
     linked_boxes,
-    visible_answer,
 )
 from cascade_kit.verifiers.math_notation import normalise, plain_words
 from cascade_kit.verifiers.math_structure import is_list, nesting
+from cascade_kit.verifiers.thinking import answer_part
 
 MAX_ANSWER = 1000  # characters; longer answers are wrong unless the gold is long as well
 WALL_FACTOR = 10  # the CPU timer of the worker is the deadline, the clock only a backstop
@@ -228,7 +228,7 @@ def grade_answer(
     ValueError for a gold that cannot be used and RuntimeError if the worker crashes twice.
     """
     check_gold(gold)
-    boxed = float(bool(boxes(visible_answer(completion))))
+    boxed = float(bool(boxes(answer_part(completion))))
     answer = extract_answer(completion, extract)
     if answer is None:
         return Score(

@@ -1,13 +1,14 @@
 r"""Finds the answer a completion commits to; says nothing about whether it is right.
 
-Only the text after the last `</think>` counts. A box inside code, verbatim or quotation marks is
-talk about boxes, not an answer, and a box that never closes is a cut-off answer.
+Only the text after the thought counts (thinking.py). A box inside code, verbatim or quotation
+marks is talk about boxes, not an answer, and a box that never closes is a cut-off answer.
 """
 
 import re
 from typing import Literal
 
 from cascade_kit.problem import Score
+from cascade_kit.verifiers.thinking import answer_part
 
 ExtractMode = Literal["boxed", "auto", "last"]
 
@@ -30,12 +31,6 @@ _LINK = re.compile(  # what may stand between boxes that together are one answer
     r"^(?:[\s$,;&.]|\\[,;\s()\[\]]|\\q?quad|and|or|\\text\{\s*(?:and|or)\s*\}"
     r"|[A-Za-z](?:_\{?\w\}?)?\s*=)*$"
 )
-
-
-def visible_answer(completion: str) -> str:
-    """The text after the last `</think>`; empty while a `<think>` is still open."""
-    _, closed, after = completion.rpartition("</think>")
-    return "" if "<think>" in after else after if closed else completion
 
 
 def think_format(completion: str, *, prompt_end: str = "") -> Score:
@@ -101,7 +96,7 @@ def boxes(text: str) -> list[tuple[int, int, str]]:
 
 def linked_boxes(completion: str) -> list[str]:
     r"""The last box together with the boxes tied to it by a comma, "and" or "or"."""
-    text = visible_answer(completion)
+    text = answer_part(completion)
     found = boxes(text)
     linked = [found[-1]] if found else []
     for box in reversed(found[:-1]):
@@ -168,7 +163,7 @@ def extract_answer(completion: str, mode: ExtractMode = "boxed") -> str | None:
     """
     if mode not in ("boxed", "auto", "last"):
         raise ValueError(f"extract mode {mode!r} is unknown; use 'boxed', 'auto' or 'last'")
-    text = visible_answer(completion)
+    text = answer_part(completion)
     if mode != "last":
         found = boxes(text)
         if found or mode == "boxed":

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from cascade_kit.verifiers.thinking import answer_part
+
 PatchFormat = Literal["auto", "search_replace", "unified_diff"]
 Tags = Literal["required", "optional"]
 Reason = Literal["unparsable", "forbidden path", "not found", "ambiguous", "unchanged"]
@@ -55,7 +57,7 @@ def solution_text(completion: str, *, tags: Tags) -> str:
         raise PatchError("unparsable", f"{repeated} appears {counts[repeated]} times")
     if counts["<think>"] > counts["</think>"]:
         raise PatchError("unparsable", "the thought does not end")
-    answer = completion.rpartition("</think>")[2]
+    answer = answer_part(completion)
     if counts["<solution>"] != counts["</solution>"]:
         raise PatchError("unparsable", "<solution> is not closed")
     if not counts["<solution>"]:

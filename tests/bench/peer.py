@@ -140,7 +140,7 @@ def run(job: dict) -> dict:
     """Train `steps` steps after one to warm up; a step lasts from the last one's end to its own."""
     import torch
 
-    from cascade_kit.grpo import draw_problems
+    from cascade_kit.curriculum import Curriculum
     from cascade_kit.loading import model_source, quiet_libraries
 
     quiet_libraries()
@@ -153,8 +153,8 @@ def run(job: dict) -> dict:
     encode = encoder(tokenizer)
     stage = make_stage(job)
     problems = make_problems(job, stage, encode)
-    steps = range(1, stage.steps + 1)
-    batches = [draw_problems(problems, stage, job["seed"], step) for step in steps]
+    curriculum = Curriculum(problems, stage, job["seed"])
+    batches = [curriculum.draw(stage, stage.prompts) for _ in range(stage.steps)]
     lengths = {p.prompt: len(encode(p.prompt)) for p in problems}
     rows = [{"prompt": [{"role": "user", "content": p.prompt}]} for b in batches for p in b]
     ends: list[float] = []
