@@ -39,10 +39,15 @@ class MicroBatch:
 
 def micro_batches(policy: Policy, answers: Sequence[Rollout]) -> Iterator[MicroBatch]:
     """All answers, in batches that the memory allows and that hold little padding."""
-    limit = policy.tokens_per_forward()
+    layers = policy.model.config.num_hidden_layers
+    return batches_within(answers, policy.tokens_per_forward(), layers)
+
+
+def batches_within(answers: Sequence[Rollout], limit: int, layers: int) -> Iterator[MicroBatch]:
+    """All answers in batches of up to `limit` tokens, longer only where a row alone is."""
     batch: list[list[Rollout]] = []
     real = 0
-    for row in rows_by_prompt(answers, limit, policy.model.config.num_hidden_layers):
+    for row in rows_by_prompt(answers, limit, layers):
         length = row_tokens(row)  # the longest so far
         size = (len(batch) + 1) * length
         padded = size - real - length > PADDING * size
@@ -186,7 +191,7 @@ class _ChunkedLogps(torch.autograd.Function):
         wanted = ctx.needs_input_grad[0]
         slopes = torch.empty_like(hidden) if wanted else None
         logps = []
-        chunk = max(1, min(CHUNK, LOGIT_BYTES // (4 * head.weight.shape[0])))
+        chunk = positions_at_a_time(head.weight.shape[0])
         for start in range(0, len(ids), chunk):
             part = slice(start, start + chunk)
             logits = head(hidden[part])
@@ -202,6 +207,11 @@ class _ChunkedLogps(torch.autograd.Function):
     def backward(ctx, gradient):
         (slopes,) = ctx.saved_tensors
         return gradient[:, None].to(slopes.dtype) * slopes, None, None, None
+
+
+def positions_at_a_time(vocabulary: int) -> int:
+    """Of how many positions the logits exist at a time."""
+    return max(1, min(CHUNK, LOGIT_BYTES // (4 * vocabulary)))
 
 
 def token_logps(logits: torch.Tensor, ids: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:

@@ -16,15 +16,12 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from cascade_kit import budgets
 from cascade_kit.chat import OWN, read_chat, user
 from cascade_kit.loss_scale import LossScale
 from cascade_kit.verifiers.thinking import CLOSE, OPEN
 
 POLICY, REFERENCE, REWARD_MODEL = "policy", "reference", "reward_model"
-# For float32, on a CPU. A GPU computes in 16 bits and has less memory: see `activation_bytes` and
-# `largest_merged`.
-ACTIVATION_BYTES = 2 << 30  # of a forward with backward
-MERGED_BYTES = 4 << 30  # the largest merged copy that is made for decoding
 
 
 class Policy:
@@ -55,7 +52,7 @@ class Policy:
         self.loss_scale = LossScale(dtype)
         self.decoding = decoding
         if decoding == "auto":  # from the model's shape alone, so that a resumed run chooses alike
-            fits = self.merged_bytes() <= largest_merged(dtype)
+            fits = self.merged_bytes() <= budgets.largest_merged(dtype)
             self.decoding = "merged" if fits else "layers"
         self.merged: Any = None  # the decoding weights, see decoding.py
 
@@ -98,16 +95,10 @@ class Policy:
             return min(window, config.max_position_embeddings)
         return config.max_position_embeddings
 
-    def tokens_per_forward(self, most: int = 4096) -> int:
-        """How many tokens (padding included) a forward with backward may hold at a time.
-
-        At most `most`, and for larger models as many as keep their activations within
-        `activation_bytes`. It follows from the model's configuration alone, never from the memory
-        that happens to be free.
-        """
-        config = self.model.config
-        per_token = config.num_hidden_layers * layer_bytes(config, self.dtype)
-        return max(1, min(most, activation_bytes(self.dtype, self.merged_bytes()) // per_token))
+    def tokens_per_forward(self) -> int:
+        """How many tokens (padding included) a forward with backward may hold at a time."""
+        linear = self.merged_bytes() // self.dtype.itemsize
+        return budgets.tokens_per_forward(self.model.config, self.dtype, linear)
 
     @contextlib.contextmanager
     def recomputing(self, needed: bool) -> Iterator[None]:
@@ -298,32 +289,6 @@ def stop_ids(tokenizer: Any, generation_config: Any) -> frozenset[int]:
             "tokenizer.eos_token in the model folder"
         )
     return frozenset(found)
-
-
-def layer_bytes(config: Any, dtype: torch.dtype) -> int:
-    """What a layer keeps of a token for the backward, about: 16 hidden and 3 MLP widths in float32.
-
-    In 16 bits 20 and 5 of them, since the float32 adapters keep their inputs in float32.
-    """
-    hidden, wide = (16, 3) if dtype.itemsize >= 4 else (20, 5)
-    width = hidden * config.hidden_size + wide * getattr(config, "intermediate_size", 0)
-    return dtype.itemsize * width
-
-
-def activation_bytes(dtype: torch.dtype, merged: int) -> int:
-    """The most that activations may take; `merged` is the size of the linear weights in `dtype`.
-
-    In 16 bits a large model leaves less to them: a 7B, with 13 GB of linear weights, keeps 0.5 GB
-    and trains on a GPU of 8 GB.
-    """
-    if dtype.itemsize >= 4:
-        return ACTIVATION_BYTES
-    return max(ACTIVATION_BYTES // 8, ACTIVATION_BYTES - merged // 8)
-
-
-def largest_merged(dtype: torch.dtype) -> int:
-    """The largest merged copy for decoding: 4 GiB, in 16 bits 1 GiB."""
-    return MERGED_BYTES if dtype.itemsize >= 4 else MERGED_BYTES // 4
 
 
 def lora_layers(model: nn.Module) -> list[tuple[str, Any]]:

@@ -16,11 +16,10 @@ import numpy as np
 import torch
 
 from cascade_kit.chat import Thinking
+from cascade_kit.budgets import CACHE_BYTES, cache_bytes_per_token
 from cascade_kit.decoding import Decoding, decoding_model
 from cascade_kit.policy import POLICY, Policy
 from cascade_kit.problem import Problem
-
-CACHE_BYTES = 1 << 30  # keys and values of one batch; a setting, never read off free memory
 
 
 @dataclass(frozen=True)
@@ -104,10 +103,7 @@ def rollouts(
 
 def _batches(prompts, samples: int, max_new_tokens: int, model, cache_bytes: int):
     """Indices of prompts by length, in batches whose cache stays within the memory budget."""
-    config = model.config
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    bytes_per_token = 2 * model.dtype.itemsize * config.num_hidden_layers * heads * width
+    bytes_per_token = cache_bytes_per_token(model.config, model.dtype)
     batch: list[int] = []
     for i in sorted(range(len(prompts)), key=lambda i: len(prompts[i])):
         length = len(prompts[i]) + max_new_tokens  # the longest of the batch, since sorted

@@ -149,7 +149,7 @@ def test_the_merged_copys_memory_is_stated(policy):
 
 
 def test_a_copy_that_is_too_large_is_not_made(monkeypatch):
-    monkeypatch.setattr("cascade_kit.policy.MERGED_BYTES", 1 << 20)
+    monkeypatch.setattr("cascade_kit.budgets.MERGED_BYTES", 1 << 20)
     policy = load_policy()
     assert policy.decoding == "layers"
     rollouts(policy, MATH.problems("eval", 1), 1, max_new_tokens=2, key="k")
