@@ -20,6 +20,8 @@ from cascade_kit.problem import PreferencePair
 from cascade_kit.rollout import Rollout
 from cascade_kit.verifiers.thinking import CLOSE, OPEN, answer_part
 
+MAX_TOKENS = 2048  # of a prompt and its answer
+BATCH_TOKENS = 8192  # padded tokens in one forward
 
 @dataclass(frozen=True)
 class PairRecord:
@@ -33,10 +35,10 @@ class PairRecord:
 class RewardModel:
     """Scores answers with the adapter "reward_model" of a policy; call it on rollouts."""
 
-    def __init__(self, policy: Policy, *, seed: int = 0, max_tokens: int = 2048):
+    def __init__(self, policy: Policy, *, seed: int = 0, max_tokens: int = MAX_TOKENS):
         self.policy = policy
         self.max_tokens = min(max_tokens, policy.max_positions)
-        self.batch_tokens = 8192  # padded tokens in one forward
+        self.batch_tokens = BATCH_TOKENS
         torch.manual_seed(seed)  # of the adapter's A and of the head
         policy.add_adapter(REWARD_MODEL)
         self.head = nn.Linear(policy.model.config.hidden_size, 1).to(policy.device)
