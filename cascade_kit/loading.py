@@ -15,6 +15,7 @@ import torch
 
 from cascade_kit.chat import set_template, template_text
 from cascade_kit.policy import POLICY, Policy, lora_layers
+from cascade_kit.presets import hub_id
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -35,9 +36,10 @@ def load_policy(
 ) -> Policy:
     """Load a base model in 4 bits (NF4), 8 bits or unquantised (16), with one trainable adapter.
 
-    `model` is "micro" (the embedded model), a local Hugging Face folder, a `.gguf` file or a Hub
-    id. The adapter is fresh (its B is 0, so the policy starts as the base model), its rank, alpha
-    and seed as given; all linear layers carry it. `decoding` chooses what samples: a merged copy of
+    `model` is "micro" (the embedded model), a local Hugging Face folder, a `.gguf` file, a Hub id
+    or the short name of one (presets.json). The adapter is fresh (its B is 0, so the policy starts
+    as the base model), its rank, alpha and seed as given; all linear layers carry it.
+    `decoding` chooses what samples: a merged copy of
     the weights (fast, see `Policy.merged_bytes`) or the adapted layers (no extra memory); "auto" is
     the copy up to 4 GiB. The arithmetic is done in `dtype`, by default the one that suits the
     device (`default_dtype`); LoRA weights and log-probabilities are float32 in any case.
@@ -101,7 +103,7 @@ def _load(model, source, bits, rank, alpha, seed, device, dtype, decoding, chat_
     from cascade_kit.lora import use_adapted_forward
 
     # A local folder is named by its last part: a path means nothing on another machine.
-    name = Path(model).name if Path(source).is_dir() else str(model)
+    name = Path(model).name if Path(source).is_dir() else source
     tokenizer = AutoTokenizer.from_pretrained(source)
     template = set_template(tokenizer, chat_template, name)
     base = AutoModelForCausalLM.from_pretrained(
@@ -160,7 +162,7 @@ def model_source(model: str | Path) -> str:
             f"no model at {model}: give 'micro', a Hugging Face model folder, a .gguf file or a "
             "Hub id such as Qwen/Qwen2.5-0.5B-Instruct"
         )
-    return str(model)
+    return hub_id(str(model))
 
 
 def quantisation(bits: int, device: str, dtype: torch.dtype) -> Any:

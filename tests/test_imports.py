@@ -26,7 +26,7 @@ LAYERS = (
     {"problem", "settings", "interrupts", "checkpoint"},
     {"intervals", "verifiers"},
     {"forgetting", "matrix_words", "domains", "shaping", "paper_matrices"},
-    {"attention", "lora", "chat", "loss_scale"},
+    {"attention", "lora", "presets", "chat", "loss_scale"},
     {"micro", "data", "gguf", "policy"},
     {"loading"},
     {"decoding"},
