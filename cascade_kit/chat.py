@@ -25,7 +25,8 @@ OWN = "the model's own"
 TEMPLATES = {  # for models that have none
     "plain": (
         "{% for m in messages %}{{ m['role'] | capitalize }}: {{ m['content'] }}"
-        "{% if m['role'] == 'assistant' %}{{ eos_token }}{% endif %}\n{% endfor %}"
+        # In an expression, since Jinja as it is set here drops a line end after a block.
+        "{% if m['role'] == 'assistant' %}{{ eos_token }}{% endif %}{{ '\\n' }}{% endfor %}"
         "{% if add_generation_prompt %}Assistant:{% endif %}"
     ),
     "chatml": (

@@ -3,19 +3,22 @@
 import json
 import os
 import signal
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cascade_kit import live
-from cascade_kit.cascade import Event
+from cascade_kit.cascade import Event, Run
 from cascade_kit.grpo import train
 from cascade_kit.live.history import History
 from cascade_kit.live.progress import Progress, Status, time_words
 from cascade_kit.live.watch import in_notebook
 from cascade_kit.loading import load_policy
+from cascade_kit.preflight_report import Finding, Preflight
 from cascade_kit.records import StepRecord
+from cascade_kit.run_data import generated_data
 from cascade_kit.session import open_session
 from cascade_kit.stage import cascade
 
@@ -101,6 +104,28 @@ def test_evaluations_and_reward_models_have_their_words():
     assert time_words(5, 0.0) == "5 s, done"
 
 
+def test_a_preflight_and_the_end_have_their_words(capsys):
+    report = Preflight(
+        stage="math", draws=1, prompts=4, answers=32, scored=32, pass_rate=0.5, interval=(0.3, 0.7),
+        spread=1.0, truncated=0.25, unreadable=0.0, reasons={}, distinct=8.0, template_tail="",
+        faults=(), gap=0.0, tolerance=1e-3, seconds={"rollout": 2.0, "score": 1.0, "forward": 1.0},
+        estimate_seconds=60.0, examples=(),
+        findings=(Finding("warn", "8 are cut", "raise it"), Finding("note", "well known")),
+    )  # fmt: skip
+    events = [Event("pre-flight", "math", 1, 1, report=report), *steps(1)]
+    live.watch([*events, Event("finished", "math")])
+    told, trained = capsys.readouterr().out.splitlines()
+    expected = "pre-flight of math, 1 of 1, may run, with warnings; warn: 8 are cut -> raise it"
+    assert told == f"{expected}, 4 s, done"
+    assert trained.startswith("train math, step 1 of 1")
+    progress = Progress()
+    for event in [*events, Event("finished", "math")]:
+        progress.add(event)
+    assert progress.words() == "finished"
+    assert progress.before[0] == told and len(progress.before) == 2
+    assert progress.status().total == 0  # no bar
+
+
 def test_status_has_a_named_bar_and_escaped_text():
     status = Status(("a < b",), "step 1 of 2", 1, 2)
     assert status._repr_html_() == (
@@ -178,6 +203,41 @@ def test_an_interrupt_in_the_last_step_lets_the_end_be_saved(capsys):
     history = live.watch(pressing(training(), at=2))
     assert ended == [True]
     assert not history.interrupted
+
+
+def test_a_run_that_is_interrupted_goes_on_with_a_new_policy_from_its_checkpoint(tmp_path, capsys):
+    """As in 10_your_model_on_colab: closing the events writes the checkpoint."""
+
+    def opened(name, *, resume=False):
+        policy = load_policy()
+        stages = cascade(["math"], steps=4, prompts=2, answers=2, max_new_tokens=16)
+        data = generated_data(stages, eval_items=2)
+        return Run.create(tmp_path / name, policy, data, stages, resume=resume)
+
+    whole, cut = opened("whole"), opened("cut")
+    list(whole.go())
+    with closing(cut.go()) as events:  # start tested, pre-flight, step 1, step 2
+        history = live.watch(pressing(events, at=3))
+    assert history.interrupted and "run.go(), which" in capsys.readouterr().out.replace("\n", " ")
+    assert [r.step for r in history.records] == [1]
+    assert len(list((tmp_path / "cut" / "1-math" / "checkpoints").iterdir())) == 1
+    with closing(opened("cut", resume=True).go()) as events:
+        history = live.watch(pressing(events, at=1))
+    assert [r.step for r in history.records] == [2]
+    assert history.summary().endswith("Interrupted after step 2 of 4.")
+    resumed = opened("cut", resume=True)
+    with closing(resumed.go()) as events:
+        history = live.watch(events)
+    assert [r.step for r in history.records] == [3, 4] and not history.interrupted
+    assert resumed.policy.adapter_hash() == whole.policy.adapter_hash()
+
+
+def test_an_interrupt_during_a_preflight_stops_before_the_training(capsys):
+    events = iter([Event("pre-flight", "math", 1, 1), *steps(2)])
+    history = live.watch(pressing(events, at=1))
+    assert history.interrupted and not history.records
+    assert next(events).kind == "step"
+    assert "Interrupted during 'pre-flight' of math" in capsys.readouterr().out
 
 
 # ---- a notebook --------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ class History:
     def _where(self) -> str:
         if not self.steps or not self.total:
             return "before the end"
-        return f"after step {len(self.records)} of {self.total}"
+        return f"after step {self.records[-1].step} of {self.total}"
 
     def __repr__(self) -> str:
         return f"History: {self.summary()}"

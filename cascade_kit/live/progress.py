@@ -6,9 +6,15 @@ from html import escape
 
 from cascade_kit.cascade import Event
 from cascade_kit.live.history import History
+from cascade_kit.preflight_report import Preflight
 from cascade_kit.records import StepRecord
 
-VERBS = {"reward model": "reward model of", "step": "train", "evaluated": "test after"}
+VERBS = {
+    "reward model": "reward model of",
+    "pre-flight": "pre-flight of",
+    "step": "train",
+    "evaluated": "test after",
+}
 
 
 @dataclass(frozen=True)
@@ -93,12 +99,16 @@ class Progress:
         if event.kind == "evaluated":
             scores = self.scores[event.stage]
             return ", ".join(f"{domain} {score:.2f}" for domain, score in scores.items())
+        if event.report is not None:
+            return report_words(event.report)
         return "" if event.score is None else f"pairs right {event.score:.2f}"
 
     def seconds(self) -> float:
         """Time spent in this phase; of steps the time they took, even if they are shown again."""
         if self.phase[0] == "step":
             return sum(map(step_seconds, self.records()))
+        if self.event is not None and self.event.report is not None:  # its only event is its end
+            return sum(self.event.report.seconds.values())
         return time.monotonic() - self._started
 
     def seconds_left(self) -> float | None:
@@ -119,6 +129,12 @@ class Progress:
         steps = {stage: tuple(records) for stage, records in self.steps.items()}
         total = self.event.total if self.event is not None and self.phase[0] == "step" else 0
         return History(steps, dict(self.scores), total, interrupted, state)
+
+
+def report_words(report: Preflight) -> str:
+    """The verdict of a pre-flight, and what it found besides notes."""
+    findings = [str(finding) for finding in report.findings if finding.level != "note"]
+    return "; ".join([report.verdict(), *findings])
 
 
 def step_seconds(record: StepRecord) -> float:

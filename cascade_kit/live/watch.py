@@ -20,9 +20,10 @@ from cascade_kit.records import StepRecord
 
 GO_ON = (
     "Interrupted {where}, between two steps: the policy is as that step left it. To go on from "
-    "there, watch the same iterator again (session.train() gives out the same one in this kernel). "
-    "A new grpo.train() goes on from these weights with a fresh optimiser; after a kernel restart "
-    "the stage starts over."
+    "there, watch the same iterator again (session.train() gives out the same one in this kernel), "
+    "or run the cell again if it watches run.go(), which goes on from its checkpoint, also after a "
+    "kernel restart. A session's stage then starts over. A new grpo.train() goes on from these "
+    "weights with a fresh optimiser."
 )
 WIDTH = 88  # of printed lines
 LINES = 10  # printed for a phase of known length, where there is neither notebook nor terminal
@@ -60,8 +61,11 @@ def watch(events: Iterable[Any], *, total: int | None = None) -> History:
 
 
 def at_end(event: Event) -> bool:
-    """After the last step of a phase the runner still has to save what it made: do not stop yet."""
-    return bool(event.total) and event.done >= event.total
+    """After the last step of a phase the runner still has to save what it made: do not stop yet.
+
+    A pre-flight is on disk before it is told.
+    """
+    return event.kind != "pre-flight" and bool(event.total) and event.done >= event.total
 
 
 def as_event(item: Any, total: int | None = None) -> Event:
@@ -82,8 +86,7 @@ def how_to_go_on(event: Event) -> str:
         return GO_ON.format(where=f"after step {event.done}{of}")
     return (
         f"Interrupted during {event.kind!r} of {event.stage}, {event.done} of {event.total} done. "
-        "To go on, watch the same iterator again, or run the session's cell again: it keeps what "
-        "is done."
+        "To go on, watch the same iterator again, or run the cell again: what is done is kept."
     )
 
 
