@@ -3,10 +3,11 @@
 import argparse
 import sys
 
-from cascade_kit.commands import compare, doctor, export, preflight, run, score
+from cascade_kit.commands import compare, doctor, export, plan, preflight, run, score
 
 COMMANDS = {
     "run": run,
+    "plan": plan,
     "preflight": preflight,
     "compare": compare,
     "score": score,
@@ -17,6 +18,7 @@ EPILOG = """examples:
   python -m cascade_kit run                                   the whole cascade on the laptop model
   python -m cascade_kit run --order math,code --steps 10      two stages, shorter
   python -m cascade_kit run --model Qwen/Qwen2.5-0.5B-Instruct --data my_rows/
+  python -m cascade_kit plan --model qwen2.5-7b --gpu t4      what would it need?
   python -m cascade_kit preflight --model FILE.gguf --stage math   would it learn anything?
   python -m cascade_kit export runs/NAME --out my_model --merged   adapter, model, card
   python -m cascade_kit score --domain math answers.jsonl     verdicts on recorded answers

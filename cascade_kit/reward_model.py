@@ -23,6 +23,7 @@ from cascade_kit.verifiers.thinking import CLOSE, OPEN, answer_part
 MAX_TOKENS = 2048  # of a prompt and its answer
 BATCH_TOKENS = 8192  # padded tokens in one forward
 
+
 @dataclass(frozen=True)
 class PairRecord:
     """One step of reward-model training."""

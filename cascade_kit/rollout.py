@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from cascade_kit.chat import Thinking
 from cascade_kit.budgets import CACHE_BYTES, cache_bytes_per_token
+from cascade_kit.chat import Thinking
 from cascade_kit.decoding import Decoding, decoding_model
 from cascade_kit.policy import POLICY, Policy
 from cascade_kit.problem import Problem
