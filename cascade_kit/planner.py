@@ -14,19 +14,18 @@ from typing import Any, Literal
 import torch
 
 from cascade_kit import plan_parts as parts
-from cascade_kit.loading import MICRO, model_source, quiet_libraries
+from cascade_kit.plan_inputs import find_device, read_config
 from cascade_kit.plan_parts import Machine, Shape
 from cascade_kit.plan_phases import Load, Parts, phases
 from cascade_kit.plan_text import plan_html, plan_words
-from cascade_kit.plan_time import DEVICES, GIB, Device, step_seconds
-from cascade_kit.presets import find_preset, nearest_preset, presets
+from cascade_kit.plan_time import Device, step_seconds
+from cascade_kit.presets import find_preset, presets
 from cascade_kit.stage import Stage, cascade
 
 CONTEXT = {True: 600 << 20, False: 500 << 20}  # CUDA's own memory; on a CPU the imported libraries
 ALLOCATOR = 0.05  # of the peak: what a GPU's allocator holds besides, in pieces
 PROMPT_TOKENS = 512  # of the longest prompts, where a stage has no cap of its own
 LONGEST = 16_384  # new tokens: the search for what fits goes no further
-UNITS = {"": 1, "gb": 10**9, "gib": GIB, "mb": 10**6, "mib": 1 << 20}
 
 
 @dataclass(frozen=True)
@@ -155,56 +154,6 @@ def plan(
 def reserved(peak: int, machine: Machine) -> int:
     """What the allocator holds when tensors take `peak` bytes."""
     return round(peak * (1 + ALLOCATOR)) if machine.cuda else peak
-
-
-def read_config(model: str | Path) -> Any:
-    """transformers' configuration of a preset, a folder, a GGUF file or a Hub id."""
-    from transformers import AutoConfig
-
-    quiet_libraries()
-    if str(model) == "micro":
-        return AutoConfig.from_pretrained(MICRO)
-    if preset := find_preset(str(model)):
-        return AutoConfig.for_model(**preset.config)
-    path = Path(model).expanduser()
-    try:
-        if path.suffix == ".gguf" and path.is_file():  # its header is enough
-            return AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
-        return AutoConfig.from_pretrained(model_source(model))
-    except (OSError, KeyError) as error:
-        raise ValueError(
-            f"no configuration of {model} can be read (is it a Hub id, and is there a network?); "
-            f"give a model folder, a .gguf file or a short name: {', '.join(presets())}. The "
-            f"nearest is {nearest_preset(str(model))}"
-        ) from error
-
-
-def find_device(gpu: str | int) -> Device:
-    """A device of the table, or one of which only the memory is known."""
-    word = str(gpu).lower().replace(" ", "")
-    if word == "cpu":
-        return replace(DEVICES["cpu"], memory=_installed_memory())
-    if word in DEVICES:
-        return DEVICES[word]
-    number = word.rstrip("gimb")
-    try:
-        memory = int(float(number) * UNITS[word[len(number) :]])
-    except (ValueError, KeyError, OverflowError):
-        memory = 0
-    if memory < 1:
-        raise ValueError(
-            f"--gpu {gpu} is not known: give {', '.join(DEVICES)}, or its memory, as 16GB or bytes"
-        )
-    return Device(str(gpu), memory, torch.bfloat16)
-
-
-def _installed_memory() -> int | None:
-    import os
-
-    names = getattr(os, "sysconf_names", {})  # not on Windows
-    if "SC_PAGE_SIZE" not in names or "SC_PHYS_PAGES" not in names:
-        return None
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _prompt_length(shape: Shape, stage: Stage, wanted: int | None) -> int:
