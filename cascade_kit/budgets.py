@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 
-# For float32, on a CPU. A GPU computes in 16 bits and has less memory: see `activation_bytes` and
-# `largest_merged`.
+# For float32, on a CPU. A GPU computes in 16 bits and has less memory: see the functions below.
 ACTIVATION_BYTES = 2 << 30  # of a forward with backward
 MERGED_BYTES = 4 << 30  # the largest merged copy that is made for decoding
-CACHE_BYTES = 1 << 30  # keys and values of a batch of answers in progress
+LOGIT_POSITIONS = 1024  # whose logits exist at a time in an update, fewer where the vocabulary
+LOGIT_BYTES = 128 << 20  # is large: their float32 logits take at most this much
+READING_TOKENS = 8192  # padding included, in a forward without backward
+CACHE_BYTES = 1 << 30  # keys and values of a batch of answers in progress, in any dtype
 
 
 def tokens_per_forward(config: Any, dtype: torch.dtype, linear: int, most: int = 4096) -> int:
@@ -49,6 +51,17 @@ def activation_bytes(dtype: torch.dtype, linear: int) -> int:
 def largest_merged(dtype: torch.dtype) -> int:
     """The largest merged copy for decoding: 4 GiB, in 16 bits 1 GiB."""
     return MERGED_BYTES if dtype.itemsize >= 4 else MERGED_BYTES // 4
+
+
+def reading_tokens(dtype: torch.dtype) -> int:
+    """How many tokens a forward without backward may hold at a time."""
+    return READING_TOKENS if dtype.itemsize >= 4 else READING_TOKENS // 4
+
+
+def logit_positions(dtype: torch.dtype, vocabulary: int) -> int:
+    """Of how many positions the logits may exist at a time in an update."""
+    allowed = LOGIT_BYTES if dtype.itemsize >= 4 else LOGIT_BYTES // 2
+    return max(1, min(LOGIT_POSITIONS, allowed // (4 * vocabulary)))
 
 
 def cache_bytes_per_token(config: Any, dtype: torch.dtype) -> int:

@@ -17,10 +17,8 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers.cache_utils import Cache, DynamicLayer
 
+from cascade_kit.budgets import reading_tokens
 from cascade_kit.policy import Policy, base_weight, lora_layers
-
-PREFILL_TOKENS = 8192  # padding included, in one forward
-
 
 # ---- the weights ---------------------------------------------------------------------------------
 
@@ -109,7 +107,7 @@ class Decoding:
         self.positions = last + 1  # (B,) the position of each row's next token
         self.visible = torch.arange(self.capacity, device=device)[None] <= last[:, None]
         hidden = torch.zeros(0)
-        width = max(1, PREFILL_TOKENS // len(prompts))
+        width = max(1, reading_tokens(self.model.dtype) // len(prompts))
         for start in range(0, ids.shape[1], width):  # long prompts in pieces
             piece = self.model.base_model(
                 input_ids=ids[:, start : start + width], past_key_values=self.cache, use_cache=True

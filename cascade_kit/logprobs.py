@@ -18,11 +18,10 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from cascade_kit.attention import NAME
+from cascade_kit.budgets import logit_positions
 from cascade_kit.policy import Policy
 from cascade_kit.rollout import Rollout
 
-CHUNK = 1024  # positions whose logits exist at a time, fewer where the vocabulary is large:
-LOGIT_BYTES = 128 << 20  # their float32 logits take at most this much
 PADDING = 0.1  # share of a batch that may be padding
 MASK_BYTES = 256 << 20  # of the masks of a batch
 
@@ -191,7 +190,7 @@ class _ChunkedLogps(torch.autograd.Function):
         wanted = ctx.needs_input_grad[0]
         slopes = torch.empty_like(hidden) if wanted else None
         logps = []
-        chunk = positions_at_a_time(head.weight.shape[0])
+        chunk = logit_positions(head.weight.dtype, head.weight.shape[0])
         for start in range(0, len(ids), chunk):
             part = slice(start, start + chunk)
             logits = head(hidden[part])
@@ -207,11 +206,6 @@ class _ChunkedLogps(torch.autograd.Function):
     def backward(ctx, gradient):
         (slopes,) = ctx.saved_tensors
         return gradient[:, None].to(slopes.dtype) * slopes, None, None, None
-
-
-def positions_at_a_time(vocabulary: int) -> int:
-    """Of how many positions the logits exist at a time."""
-    return max(1, min(CHUNK, LOGIT_BYTES // (4 * vocabulary)))
 
 
 def token_logps(logits: torch.Tensor, ids: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from cascade_kit import budgets
-from cascade_kit.logprobs import positions_at_a_time
 
 BLOCK, SECOND_BLOCK = 64, 256  # weights that share an NF4 scale; scales that share a scale
 CODES = 4 * 16 + 4 * 256  # bytes of the code tables that every quantised layer has of its own
@@ -149,6 +148,12 @@ def draw_bytes(shape: Shape, rows: int) -> int:
     return (4 + 4 + 4 + 8 + 8) * rows * shape.config.vocab_size
 
 
+def filling_bytes(shape: Shape, machine: Machine) -> int:
+    """While a layer of the merged copy is filled: its unpacked weight, the adapter's product in
+    float32, and that in the model's dtype."""
+    return (2 * machine.b + 4) * max(i * o for i, o in shape.linears)
+
+
 def forward_bytes(shape: Shape, machine: Machine, tokens: int, *, adapted: bool) -> int:
     """What a forward without backward holds at its widest, in the MLP, besides its input.
 
@@ -215,4 +220,8 @@ def chunk_bytes(shape: Shape, machine: Machine, answer_tokens: int) -> int:
     """Logits of the positions that are worked on at a time: in the model's dtype, and two float32
     tensors of the same shape."""
     vocabulary = shape.config.vocab_size
-    return min(answer_tokens, positions_at_a_time(vocabulary)) * vocabulary * (machine.b + 8)
+    return (
+        min(answer_tokens, budgets.logit_positions(machine.dtype, vocabulary))
+        * vocabulary
+        * (machine.b + 8)
+    )

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cascade_kit import plan_parts as parts
-from cascade_kit.budgets import CACHE_BYTES
-from cascade_kit.decoding import PREFILL_TOKENS
+from cascade_kit.budgets import CACHE_BYTES, reading_tokens
 from cascade_kit.logprobs import MicroBatch, batches_within, row_tokens
 from cascade_kit.plan_parts import Machine, Shape
 from cascade_kit.problem import Problem
-from cascade_kit.reward_model import BATCH_TOKENS, MAX_TOKENS
+from cascade_kit.reward_model import MAX_TOKENS
 from cascade_kit.rollout import Rollout
 from cascade_kit.stage import Stage
 
+PAIRS = 32  # in a step of the reward model's training
 WORKSPACE = 32 << 20  # of cuBLAS, on a GPU
 
 Parts = dict[str, int]
@@ -31,6 +31,7 @@ class Load:
     stage: Stage
     prompt_tokens: int  # of the longest prompts
     merged: bool  # whether a merged copy decodes
+    eval_items: int = 0  # held-out items of a domain
     reward_model: bool = False  # whether one stays in memory, for this stage or another
 
     @property
@@ -40,9 +41,13 @@ class Load:
 
     @property
     def batch_prompts(self) -> int:
-        """How many prompts a batch of rollouts has; the rule of rollout.py."""
-        group = parts.cache_bytes(self.shape, self.machine, self.stage.answers, self.length)
-        return max(1, min(self.stage.prompts, CACHE_BYTES // group))
+        """How many prompts a batch of rollouts has."""
+        return self.prompts_at_a_time(self.stage.prompts, self.stage.answers)
+
+    def prompts_at_a_time(self, prompts: int, answers: int) -> int:
+        """How many of `prompts` are answered together; the rule of rollout.py."""
+        group = parts.cache_bytes(self.shape, self.machine, answers, self.length)
+        return max(1, min(prompts, CACHE_BYTES // group))
 
     def micro_batches(self) -> Iterator[MicroBatch]:
         """The update's batches, made by the code that makes them in training."""
@@ -74,23 +79,28 @@ def standing(load: Load) -> Parts:
     return found
 
 
-def rollout_phase(load: Load) -> Parts:
-    """Reading the prompts, or drawing the next token of all rows."""
+def decoding_phase(load: Load, prompts: int, answers: int) -> Parts:
+    """Filling the merged copy, reading the prompts, repeating them for their groups, or drawing
+    the next token of all rows."""
     shape, machine = load.shape, load.machine
-    prompts, group = load.batch_prompts, load.stage.answers
-    rows = prompts * group
-    read = min(prompts * load.prompt_tokens, max(PREFILL_TOKENS, prompts))
+    prompts = load.prompts_at_a_time(prompts, answers)
+    rows = prompts * answers
+    read = min(prompts * load.prompt_tokens, max(reading_tokens(machine.dtype), prompts))
     adapted = not load.merged
     reading = {
         "KV cache": parts.cache_bytes(shape, machine, prompts, load.length),
         "working memory": parts.forward_bytes(shape, machine, read, adapted=adapted),
     }
+    cache = parts.cache_bytes(shape, machine, rows, load.length)
+    copied = parts.cache_bytes(shape, machine, rows, load.prompt_tokens) // shape.layers
+    repeating = {"KV cache": cache, "working memory": copied}  # the last layer's, for the group
     drawing = {
-        "KV cache": parts.cache_bytes(shape, machine, rows, load.length),
+        "KV cache": cache,
         "logits": parts.draw_bytes(shape, rows),
         "working memory": parts.unpacked_bytes(shape, machine, adapted),
     }
-    return standing(load) | _with_workspace(load, _largest(reading, drawing))
+    filling = {"working memory": parts.filling_bytes(shape, machine) * load.merged}
+    return standing(load) | _with_workspace(load, _largest(filling, reading, repeating, drawing))
 
 
 def update_phase(load: Load) -> Parts:
@@ -120,19 +130,34 @@ def update_phase(load: Load) -> Parts:
     return standing(load) | _with_workspace(load, _largest(*moments))
 
 
-def judging_phase(load: Load) -> Parts:
-    """The reward model reads the answers."""
+def reward_model_phase(load: Load) -> Parts:
+    """The reward model learns from pairs, or reads the answers."""
+    shape, machine = load.shape, load.machine
     length = min(load.length, MAX_TOKENS)
-    rows = min(load.stage.prompts * load.stage.answers, max(1, BATCH_TOKENS // length))
-    work = parts.forward_bytes(load.shape, load.machine, rows * length, adapted=True)
-    return standing(load) | _with_workspace(load, {"working memory": work})
+    rows = load.stage.prompts * load.stage.answers
+    rows = min(rows, max(1, reading_tokens(machine.dtype) // length))
+    reading = {"working memory": parts.forward_bytes(shape, machine, rows * length, adapted=True)}
+    limit = parts.tokens_per_forward(shape, machine)
+    pairs = max(1, min(PAIRS, limit // (2 * length)))
+    tokens = 2 * pairs * length
+    kept, again = parts.activation_bytes(
+        shape, machine, tokens, masked=False, recompute=tokens > limit
+    )
+    learning = {
+        "activations": kept + again,
+        "working memory": parts.backward_bytes(shape, machine, tokens),
+    }
+    return standing(load) | _with_workspace(load, _largest(reading, learning))
 
 
 def phases(load: Load) -> dict[str, Parts]:
     """The parts of every phase that a stage has."""
-    found = {"rollout": rollout_phase(load)}
+    found = {
+        "evaluation": decoding_phase(load, load.eval_items, 1),
+        "rollout": decoding_phase(load, load.stage.prompts, load.stage.answers),
+    }
     if load.stage.needs_reward_model:
-        found["judging"] = judging_phase(load)
+        found["reward model"] = reward_model_phase(load)
     return found | {"update": update_phase(load)}
 
 

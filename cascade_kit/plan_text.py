@@ -4,6 +4,7 @@ from html import escape
 from typing import Any
 
 GIB = 1 << 30
+PHASES = ("evaluation", "rollout", "reward model", "update")
 
 
 def plan_words(plan: Any) -> str:
@@ -36,7 +37,7 @@ def _head(plan: Any) -> str:
 
 
 def _stage_rows(plan: Any) -> list[list[str]]:
-    rows = [["stage", "batch", "rollout", "judging", "update", "time", "verdict"]]
+    rows = [["stage", "batch", *PHASES, "time", "verdict"]]
     for found in plan.stages:
         stage = found.stage
         rows.append(
@@ -44,7 +45,7 @@ def _stage_rows(plan: Any) -> list[list[str]]:
                 stage.name,
                 f"{stage.prompts} x {stage.answers} x ({found.prompt_tokens} + "
                 f"{stage.max_new_tokens})",
-                *(_phase_size(found, name) for name in ("rollout", "judging", "update")),
+                *(_phase_size(found, name) for name in PHASES),
                 _duration(found.stage_seconds),
                 f"fits, up to {found.longest} new tokens" if found.fits else "DOES NOT FIT",
             ]

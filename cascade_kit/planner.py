@@ -20,6 +20,7 @@ from cascade_kit.plan_phases import Load, Parts, phases
 from cascade_kit.plan_text import plan_html, plan_words
 from cascade_kit.plan_time import Device, step_seconds
 from cascade_kit.presets import find_preset, presets
+from cascade_kit.run_data import EVAL_ITEMS
 from cascade_kit.stage import Stage, cascade
 
 CONTEXT = {True: 600 << 20, False: 500 << 20}  # CUDA's own memory; on a CPU the imported libraries
@@ -126,24 +127,34 @@ def plan(
     rank: int = 16,
     dtype: torch.dtype | None = None,
     prompt_tokens: int | None = None,
+    eval_items: int | None = None,
     decoding: Literal["auto", "merged", "layers"] = "auto",
 ) -> Plan:
     """Predict the peak memory of every phase and the time of `stages` (default: all five).
 
     `gpu` is t4, l4, a100, h100, cpu, or the memory alone: bytes or a word such as 16GB. Prompts are
     taken to be `prompt_tokens` long, by default as long as the stage allows, or 512; answers as
-    long as they may be. Raises ValueError for a model without a readable configuration.
+    long as they may be; a domain is evaluated on `eval_items`. Raises ValueError for a model
+    without a readable configuration.
     """
     if bits not in (4, 8, 16) or rank < 1:
         raise ValueError(f"bits={bits}, rank={rank}: bits are 4, 8 or 16, the rank at least 1")
     shape, device = Shape.of(read_config(model)), find_device(gpu)
     machine = Machine(bits, rank, dtype or device.dtype, device.cuda)
     merged = parts.is_merged(shape, machine) if decoding == "auto" else decoding == "merged"
-    if stages is None:
-        stages = cascade(tier="micro" if str(model) == "micro" else "real")
+    tier = "micro" if str(model) == "micro" else "real"
+    stages = cascade(tier=tier) if stages is None else stages
     judged = any(stage.needs_reward_model for stage in stages)
     loads = [
-        Load(shape, machine, stage, _prompt_length(shape, stage, prompt_tokens), merged, judged)
+        Load(
+            shape,
+            machine,
+            stage,
+            _prompt_length(shape, stage, prompt_tokens),
+            merged,
+            eval_items or EVAL_ITEMS[tier],
+            judged,
+        )
         for stage in stages
     ]
     forecasts = tuple(_stage_plan(load, device) for load in loads)

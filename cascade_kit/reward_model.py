@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from cascade_kit.budgets import reading_tokens
 from cascade_kit.policy import REWARD_MODEL, Policy
 from cascade_kit.problem import PreferencePair
 from cascade_kit.rollout import Rollout
 from cascade_kit.verifiers.thinking import CLOSE, OPEN, answer_part
 
 MAX_TOKENS = 2048  # of a prompt and its answer
-BATCH_TOKENS = 8192  # padded tokens in one forward
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class RewardModel:
     def __init__(self, policy: Policy, *, seed: int = 0, max_tokens: int = MAX_TOKENS):
         self.policy = policy
         self.max_tokens = min(max_tokens, policy.max_positions)
-        self.batch_tokens = BATCH_TOKENS
+        self.batch_tokens = reading_tokens(policy.dtype)  # padded, in one forward
         torch.manual_seed(seed)  # of the adapter's A and of the head
         policy.add_adapter(REWARD_MODEL)
         self.head = nn.Linear(policy.model.config.hidden_size, 1).to(policy.device)
@@ -150,6 +150,7 @@ class RewardModel:
                     right += int((chosen > rejected).sum())
                 self.policy.loss_scale.step(optimizer, parameters, 1.0)
             yield PairRecord(step, loss, right / len(chunk))
+        optimizer.zero_grad(set_to_none=True)
 
     def _pair_batches(
         self, pairs: Sequence[PreferencePair]

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from cascade_kit import logprobs
+from cascade_kit import budgets, logprobs
 from cascade_kit.domains.math import MATH
 from cascade_kit.domains.swe import SWE
 from cascade_kit.loading import load_policy
@@ -140,7 +140,7 @@ def test_log_probabilities_are_those_of_the_sampled_distribution():
 
 
 def test_chunks_equal_autograd_through_all_logits(monkeypatch):
-    monkeypatch.setattr(logprobs, "CHUNK", 3)
+    monkeypatch.setattr(budgets, "LOGIT_POSITIONS", 3)
     torch.manual_seed(0)
     head = torch.nn.Linear(6, 11, bias=True, dtype=torch.float64).requires_grad_(False)
     hidden = torch.randn(7, 6, dtype=torch.float64, requires_grad=True)
@@ -157,8 +157,8 @@ def test_chunks_equal_autograd_through_all_logits(monkeypatch):
 @pytest.mark.parametrize(("chunk", "budget"), [(16, 1 << 30), (1024, 4 * 50 * 16)])
 def test_full_logits_never_exist(chunk, budget, monkeypatch):
     """The head's largest output is a chunk, for any vocabulary and number of tokens."""
-    monkeypatch.setattr(logprobs, "CHUNK", chunk)
-    monkeypatch.setattr(logprobs, "LOGIT_BYTES", budget)
+    monkeypatch.setattr(budgets, "LOGIT_POSITIONS", chunk)
+    monkeypatch.setattr(budgets, "LOGIT_BYTES", budget)
     head = torch.nn.Linear(4, 50, bias=False).requires_grad_(False)
     sizes = []
     head.register_forward_hook(lambda _module, _inputs, output: sizes.append(output.shape[0]))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from cascade_kit import decoding
+from cascade_kit import budgets, decoding
 from cascade_kit import rollout as rollout_module
 from cascade_kit.domains.math import MATH
 from cascade_kit.domains.swe import SWE
@@ -128,7 +128,7 @@ def test_a_step_that_cannot_be_captured_is_computed_all_the_same(policy, problem
 def test_long_prompts_are_read_in_pieces(policy, problems, monkeypatch):
     one, logps = logps_of(policy, problems, max_new_tokens=10)
     longest = max(len(policy.encode_prompt(p.prompt)) for p in problems)
-    monkeypatch.setattr(decoding, "PREFILL_TOKENS", 13 * len(problems))
+    monkeypatch.setattr(budgets, "READING_TOKENS", 13 * len(problems))
     widths = []
     monkeypatch.setattr(
         policy.merged.base_model, "forward", seeing(policy.merged.base_model.forward, widths)
