@@ -55,7 +55,7 @@ def largest_merged(dtype: torch.dtype) -> int:
 
 def reading_tokens(dtype: torch.dtype) -> int:
     """How many tokens a forward without backward may hold at a time."""
-    return READING_TOKENS if dtype.itemsize >= 4 else READING_TOKENS // 4
+    return READING_TOKENS if dtype.itemsize >= 4 else READING_TOKENS // 8
 
 
 def logit_positions(dtype: torch.dtype, vocabulary: int) -> int:

@@ -155,14 +155,16 @@ def filling_bytes(shape: Shape, machine: Machine) -> int:
 
 
 def forward_bytes(shape: Shape, machine: Machine, tokens: int, *, adapted: bool) -> int:
-    """What a forward without backward holds at its widest, in the MLP, besides its input.
+    """What a forward without backward holds at its widest, in the MLP.
 
     An adapted layer adds two float32 products of its adapter to its output.
     """
     wide = 3 * machine.b * shape.wide
     if adapted:
         wide = (2 * machine.b + 8 if machine.b < 4 else 12) * shape.wide
-    return tokens * (wide + 2 * machine.b * shape.hidden) + unpacked_bytes(shape, machine, adapted)
+    # The embeddings, the layer's input, the residual and its norm; rotations of the heads.
+    narrow = machine.b * (4 * shape.hidden + 2 * shape.head_width)
+    return tokens * (wide + narrow) + unpacked_bytes(shape, machine, adapted)
 
 
 def unpacked_bytes(shape: Shape, machine: Machine, adapted: bool = True) -> int:

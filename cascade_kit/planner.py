@@ -233,6 +233,7 @@ def _settings(load: Load) -> tuple[tuple[str, int, int, Callable[[Load, int], Lo
         ("max_prompt_tokens", load.prompt_tokens, 128, lambda x, v: replace(x, prompt_tokens=v)),
         ("--answers", stage.answers, 4, _with_stage("answers")),
         ("--prompts", stage.prompts, 1, _with_stage("prompts")),
+        ("--eval-items", load.eval_items, 8, lambda x, v: replace(x, eval_items=v)),
         ("--rank", machine.rank, 4, _with_machine("rank")),
         ("--bits", machine.bits, 4, _with_machine("bits")),
     )

@@ -300,6 +300,11 @@ def lora_layers(model: nn.Module) -> list[tuple[str, Any]]:
 
 def base_weight(layer: nn.Module, dtype: torch.dtype) -> torch.Tensor:
     """The weight (out, in) that a frozen linear layer really multiplies with."""
-    from peft.utils.integrations import dequantize_module_weight
+    from peft.utils.integrations import dequantize_bnb_weight, get_bnb_param_type
 
-    return dequantize_module_weight(layer).to(dtype)
+    weight = layer.weight
+    if get_bnb_param_type(weight):
+        # Not dequantize_module_weight: on a CPU it replaces the layer's parameter, and int8 layers
+        # lose their scales with it.
+        weight = dequantize_bnb_weight(weight, state=getattr(layer, "state", None))
+    return weight.to(dtype)

