@@ -41,8 +41,8 @@ def load_policy(
     as the base model), its rank, alpha and seed as given; all linear layers carry it. `decoding`
     chooses what samples: a merged copy of the weights (fast, see `Policy.merged_bytes`) or the
     adapted layers (no extra memory); "auto" is the copy up to 4 GiB, in 16 bits up to 1 GiB. The
-    arithmetic is done in `dtype`, by default the one that suits the
-    device (`default_dtype`); LoRA weights and log-probabilities are float32 in any case.
+    arithmetic is done in `dtype`, by default the one that suits the device (`default_dtype`); LoRA
+    weights and log-probabilities are float32 in any case.
     `chat_template` is "plain", "chatml" or a Jinja file, for a base model that has none.
 
     Raises ValueError, with the remedy, for a model without chat template, a missing library or an
@@ -96,11 +96,9 @@ def clear_faults(model: str | Path) -> Iterator[None]:
 
 def _load(model, source, bits, rank, alpha, seed, device, dtype, decoding, chat_template) -> Policy:
     """What `load_policy` does once its arguments are known to be possible."""
-    from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from cascade_kit.attention import register
-    from cascade_kit.lora import use_adapted_forward
 
     # A local folder is named by its last part: a path means nothing on another machine.
     name = Path(model).name if Path(source).is_dir() else source
@@ -113,6 +111,28 @@ def _load(model, source, bits, rank, alpha, seed, device, dtype, decoding, chat_
         attn_implementation=register(),
         quantization_config=quantisation(bits, device, dtype),
     )
+    settings = {"name": name, "bits": bits, "dtype": dtype, "template": template}
+    return adapt(base, tokenizer, rank=rank, alpha=alpha, seed=seed, decoding=decoding, **settings)
+
+
+def adapt(
+    base: Any,
+    tokenizer: Any,
+    *,
+    rank: int = 16,
+    alpha: int = 32,
+    seed: int = 0,
+    **settings: Any,
+) -> Policy:
+    """A causal language model with a fresh adapter on all its linear layers but the head.
+
+    `settings` are those of `Policy`. The model is frozen; it needs an attention that `register`
+    made known.
+    """
+    from peft import LoraConfig, get_peft_model
+
+    from cascade_kit.lora import use_adapted_forward
+
     base.config.use_cache = False  # rollouts ask for the cache themselves
     for layer in base.modules():
         if hasattr(layer, "support_avx512bf16_for_cpu"):
@@ -133,15 +153,7 @@ def _load(model, source, bits, rank, alpha, seed, device, dtype, decoding, chat_
     adapted.train()
     use_adapted_forward([layer for _, layer in lora_layers(adapted)])
     # A broken template shows here, before any work.
-    return Policy(
-        adapted,
-        tokenizer,
-        name=name,
-        bits=bits,
-        dtype=dtype,
-        decoding=decoding,
-        template=template,
-    )
+    return Policy(adapted, tokenizer, **settings)
 
 
 def model_source(model: str | Path) -> str:

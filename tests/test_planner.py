@@ -1,30 +1,28 @@
 """The planner against tensors that really exist and peaks that were really reached."""
 
 import json
-from dataclasses import replace
+import sys
+from pathlib import Path
 
 import pytest
 import torch
-from torch.profiler import ProfilerActivity, profile
 
-from cascade_kit import grpo, plan_parts
+from cascade_kit import plan_parts
 from cascade_kit.__main__ import main
 from cascade_kit.decoding import Decoding, merged_copy
-from cascade_kit.domains.math import MATH
 from cascade_kit.loading import MICRO, load_policy
 from cascade_kit.logprobs import micro_batches
 from cascade_kit.plan_inputs import find_device, read_config
 from cascade_kit.plan_parts import Machine, Shape
-from cascade_kit.plan_phases import Load, phases, standing
+from cascade_kit.plan_phases import standing
 from cascade_kit.planner import plan
 from cascade_kit.policy import POLICY
-from cascade_kit.problem import Score
-from cascade_kit.records import Answer
-from cascade_kit.rollout import rollouts
 from cascade_kit.stage import cascade
-from cascade_kit.training_state import TrainingState
 
-# The smallest share of a phase's peak that the planner may miss; the issue allows 10 %.
+sys.path.insert(0, str(Path(__file__).resolve().parent / "gpu"))
+from step import Step, reached  # noqa: E402
+
+# Planned over reached bytes.
 CLOSE = pytest.approx(1.0, abs=0.1)
 
 
@@ -55,70 +53,24 @@ def frozen_tensors(policy) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     return linear, other
 
 
-def reached(work) -> int:
-    """The most bytes that `work` had allocated at a time, from the allocator's own events."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        work()
-    held = most = 0
-    for event in seen.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            held += event.nbytes()
-            most = max(most, held)
-    return most
+def step_on(policy, prompts: int, answers: int, length: int, new: int) -> Step:
+    (stage,) = cascade(["math"])
+    return Step(policy, stage.changed(prompts=prompts, answers=answers, max_new_tokens=new), length)
 
 
-class Work:
-    """A step whose prompts and answers all have the length that the plan supposes."""
-
-    def __init__(self, monkeypatch, policy, prompts: int, answers: int, length: int, new: int):
-        (stage,) = cascade(["math"])
-        self.policy, self.prompts = policy, prompts
-        self.stage = stage.changed(prompts=prompts, answers=answers, max_new_tokens=new)
-        self.problems = MATH.problems("train", prompts)
-        numbers = {p.prompt: i for i, p in enumerate(self.problems)}
-        monkeypatch.setattr(policy, "stop_ids", frozenset())
-        monkeypatch.setattr(
-            policy,
-            "encode_prompt",
-            lambda prompt, *_: [11 + numbers.get(prompt, 0), *range(30, 29 + length)],
-        )
-        self.state = TrainingState(policy, self.stage, self.problems)
-        machine = Machine(policy.bits, 16, policy.dtype, cuda=False)
-        shape = Shape.of(policy.model.config)
-        self.load = Load(shape, machine, self.stage, length, policy.decoding == "merged")
-
-    def sample(self):
-        return rollouts(
-            self.policy, self.problems, self.stage.answers,
-            max_new_tokens=self.stage.max_new_tokens, key="k",
-        )  # fmt: skip
-
-    def learn(self, groups) -> None:
-        answers = [
-            Answer(replace(r, stopped=True), Score(1.0, 1.0), 1.0, 1.0 if r.sample % 2 else -1.0)
-            for group in groups
-            for r in group
-        ]
-        grpo.update(self.policy, self.state.optimizer, self.stage, answers)
-
-    def ratios(self) -> dict[str, float]:
-        """Predicted over reached, of what a phase takes beside what stands."""
-        groups = self.sample()
-        self.learn(groups)  # now gradients, moments and the merged copy exist
-        found = {"rollout": reached(self.sample), "update": reached(lambda: self.learn(groups))}
-        always = sum(standing(self.load).values())
-        planned = phases(self.load)
-        return {n: (sum(planned[n].values()) - always) / most for n, most in found.items()}
+def ratios(step: Step) -> dict[str, float]:
+    """Planned over reached bytes of every phase, without what stands."""
+    return {name: found["ratio"] for name, found in step.peaks().items()}
 
 
-def compare_standing(work: Work) -> None:
+def compare_standing(step: Step) -> None:
     """Every part that is there all the time, against the bytes of its tensors."""
-    work.learn(work.sample())
-    policy, parts = work.policy, standing(work.load)
+    step.learn(step.sample())
+    policy, parts = step.policy, standing(step.load)
     linear, other = frozen_tensors(policy)
     adapter = list(policy.adapter_parameters(POLICY).values())
     moments = [
-        t for p in adapter for k, t in work.state.optimizer.state[p].items() if k.startswith("exp")
+        t for p in adapter for k, t in step.state.optimizer.state[p].items() if k.startswith("exp")
     ]
     assert parts["linear weights"] / stored(linear) == CLOSE
     assert parts["embeddings, head, norms"] / stored(other) == CLOSE
@@ -131,24 +83,24 @@ def compare_standing(work: Work) -> None:
     assert parts["merged copy"] == stored(copied)
 
 
-def compare_cache(work: Work) -> None:
-    load = work.load
-    decoding = Decoding(merged_copy(work.policy, POLICY), load.length)
+def compare_cache(step: Step) -> None:
+    load = step.load
+    decoding = Decoding(merged_copy(step.policy, POLICY), load.length)
     with torch.inference_mode():
-        decoding.prefill([work.policy.encode_prompt("")] * work.prompts)
-        decoding.repeat(work.stage.answers)
+        decoding.prefill([step.policy.encode_prompt("")] * step.stage.prompts)
+        decoding.repeat(step.stage.answers)
     buffers = [t for layer in decoding.cache.layers for t in layer._buffers]
-    rows = work.prompts * work.stage.answers
+    rows = step.stage.prompts * step.stage.answers
     assert plan_parts.cache_bytes(load.shape, load.machine, rows, load.length) == stored(buffers)
 
 
 @pytest.mark.parametrize(
     ("bits", "dtype"), [(4, "float32"), (4, "bfloat16"), (8, "float32"), (16, "float32")]
 )
-def test_what_stands_equals_the_tensors_of_micro(bits, dtype, monkeypatch):
-    work = Work(monkeypatch, load_policy(bits=bits, dtype=dtype), 2, 4, 60, 20)
-    compare_standing(work)
-    compare_cache(work)
+def test_what_stands_equals_the_tensors_of_micro(bits, dtype):
+    step = step_on(load_policy(bits=bits, dtype=dtype), 2, 4, 60, 20)
+    compare_standing(step)
+    compare_cache(step)
 
 
 @pytest.mark.parametrize(
@@ -160,19 +112,25 @@ def test_what_stands_equals_the_tensors_of_micro(bits, dtype, monkeypatch):
         ("float32", (2, 2, 900, 200)),
     ],
 )
-def test_peaks_of_micro_are_predicted(dtype, sizes, monkeypatch):
-    ratios = Work(monkeypatch, load_policy(dtype=dtype), *sizes).ratios()
-    assert ratios == {"rollout": CLOSE, "update": CLOSE}
+def test_peaks_of_micro_are_predicted(dtype, sizes):
+    found = ratios(step_on(load_policy(dtype=dtype), *sizes))
+    assert found == {"rollout": CLOSE, "update": CLOSE}
+
+
+def test_the_reward_models_peak_is_predicted():
+    (stage,) = cascade(["rlhf"])
+    step = Step(load_policy(), stage.changed(prompts=4, answers=8, max_new_tokens=40), 300)
+    assert ratios(step)["reward model"] == CLOSE
 
 
 def test_recomputed_layers_are_predicted(monkeypatch):
     monkeypatch.setattr("cascade_kit.budgets.ACTIVATION_BYTES", 4 << 20)  # 200 tokens
-    work = Work(monkeypatch, load_policy(), 2, 2, 900, 200)
-    assert all(batch.recompute for batch in work.load.micro_batches())
-    assert work.ratios()["update"] == CLOSE
+    step = step_on(load_policy(), 2, 2, 900, 200)
+    assert all(batch.recompute for batch in step.load.micro_batches())
+    assert ratios(step)["update"] == CLOSE
 
 
-def test_the_chunk_of_logits_is_predicted(monkeypatch):
+def test_the_chunk_of_logits_is_predicted():
     """With a vocabulary as large as Qwen's it is most of the update of a short answer."""
     from cascade_kit.logprobs import chunked_logps
 
@@ -190,11 +148,11 @@ def test_the_chunk_of_logits_is_predicted(monkeypatch):
 @pytest.mark.parametrize("answers", [2, 8])
 def test_the_plans_batches_are_those_of_training(answers, monkeypatch):
     monkeypatch.setattr("cascade_kit.budgets.ACTIVATION_BYTES", 16 << 20)
-    work = Work(monkeypatch, load_policy(), 3, answers, 100, 48)
-    real = micro_batches(work.policy, [r for group in work.sample() for r in group])
+    step = step_on(load_policy(), 3, answers, 100, 48)
+    real = micro_batches(step.policy, [r for group in step.sample() for r in group])
     described = [[[len(row) for row in b.rows], b.recompute] for b in real]
     assert described == [
-        [[len(row) for row in b.rows], b.recompute] for b in work.load.micro_batches()
+        [[len(row) for row in b.rows], b.recompute] for b in step.load.micro_batches()
     ]
     assert len(described) > 1
 
@@ -203,11 +161,11 @@ def test_the_plans_batches_are_those_of_training(answers, monkeypatch):
 @pytest.mark.parametrize(
     ("bits", "dtype"), [(16, "float32"), (4, "float32"), (4, "bfloat16")]
 )  # fmt: skip
-def test_smollm2_is_predicted(bits, dtype, smollm2, monkeypatch):
-    work = Work(monkeypatch, load_policy(smollm2, bits=bits, dtype=dtype), 2, 4, 100, 32)
-    assert work.ratios() == {"rollout": CLOSE, "update": CLOSE}
-    compare_standing(work)
-    compare_cache(work)
+def test_smollm2_is_predicted(bits, dtype, smollm2):
+    step = step_on(load_policy(smollm2, bits=bits, dtype=dtype), 2, 4, 100, 32)
+    assert ratios(step) == {"rollout": CLOSE, "update": CLOSE}
+    compare_standing(step)
+    compare_cache(step)
 
 
 # ---- by hand -------------------------------------------------------------------------------------

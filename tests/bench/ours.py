@@ -54,6 +54,8 @@ def make_stage(job: dict):
         kl_coef=0.0,
         loss="token",
         overlong_filter=False,
+        filter="none",
+        phases=(),
     )
 
 
