@@ -8,7 +8,6 @@
 Every result is on disk before the next step starts: a crash loses at most the step in progress.
 """
 
-import json
 import platform
 import shutil
 import time
@@ -37,6 +36,7 @@ from cascade_kit.policy import REFERENCE, Policy
 from cascade_kit.preflight import Preflight, preflight
 from cascade_kit.records import Answer, StepRecord
 from cascade_kit.reward_model import RewardModel
+from cascade_kit.run_files import append_lines, keep_steps, write_json, write_lines
 from cascade_kit.run_logs import matrix_of, read_lines, read_stages
 from cascade_kit.stage import Stage
 from cascade_kit.training_state import TrainingState
@@ -354,33 +354,3 @@ def read_rows(folder: Path, domain: str) -> dict[str, EvalRow]:
     """The evaluation rows of one stage folder by item id."""
     rows = read_lines(folder / "eval" / f"{domain}.jsonl")
     return {row["id"]: EvalRow(**row) for row in rows}
-
-
-def write_json(path: Path, value: Any) -> None:
-    write_whole(path, json.dumps(value, indent=1) + "\n")
-
-
-def write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file that is either there as a whole or not at all."""
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
-
-
-def keep_steps(path: Path, step: int) -> None:
-    """Cut a log after a step; without any step left it is removed."""
-    rows = [row for row in read_lines(path) if row["step"] <= step]
-    if rows:
-        write_lines(path, rows)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

@@ -179,6 +179,8 @@ class Chat:
         tokenizer = self.tokenizer
         return {
             "template": self.template,
+            # A template that was given goes with the run: an export needs it, and its file may go.
+            "jinja": None if self.template == OWN else tokenizer.chat_template,
             "prompt": "{prompt}".join(self._around()),
             "tails": {m: self.tail(t) for m, t in (("on", True), ("off", False)) if self.switch},
             "thinking": self.thinking_words(),

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from cascade_kit.cascade import write_json, write_whole
 from cascade_kit.export_card import card
 from cascade_kit.export_merge import base_source, check_fits, write_merged
+from cascade_kit.run_files import write_json, write_whole
 
 Precision = Literal["auto", "bfloat16", "float16", "float32"]
 

@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 
-from cascade_kit.cascade import write_json
+from cascade_kit.chat import read_chat
 from cascade_kit.loading import clear_faults, model_source, quantisation, quiet_libraries
 from cascade_kit.policy import base_weight, stop_ids
+from cascade_kit.run_files import write_json
 
 SHARD_BYTES = 1 << 30
 ROOM = 1.05  # disk space asked for, over that of the weights: tokenizer, index, file headers
@@ -102,9 +103,11 @@ def write_merged(
     names = stored_names(plain)
     check_space(folder, sum(shape.numel() for shape in names.values()) * kind.itemsize)
     tokenizer = AutoTokenizer.from_pretrained(source)
+    if given := trained["chat"].get("jinja"):
+        tokenizer.chat_template, tokenizer.eos_token = given, trained["chat"]["eos"]
     with clear_faults(source):
         base = load_base(source, trained)
-    ends = stop_ids(tokenizer, base.generation_config)
+    ends = stop_ids(tokenizer, base.generation_config) | read_chat(tokenizer).turn_ends
     if sorted(ends) != sorted(trained["stop_ids"]):
         raise ValueError(
             f"{source} ends an answer by the token ids {sorted(ends)} and the run's base did by "

@@ -316,6 +316,22 @@ def test_an_unreadable_run_and_dtype(run, tmp_path):
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.parametrize("template", ["plain", "chatml"])
+def test_a_template_that_was_given_goes_with_the_model(template, tmp_path):
+    base = tmp_path / "base"
+    shutil.copytree(MICRO, base)
+    (base / "chat_template.jinja").unlink()
+    policy = load_policy(base, chat_template=template)
+    stages = cascade(["math"], steps=1, prompts=2, answers=2)
+    run = Run.create(tmp_path / "run", policy, generated_data(stages, eval_items=2), stages)
+    for _ in run.go(skip_preflight=True):
+        pass
+    found = export(run.folder, tmp_path / "x", merged=True, model=base)
+    merged = load_policy(found.merged, bits=16)
+    assert merged.encode_prompt("Hello?") == policy.encode_prompt("Hello?")
+    assert merged.stop_ids == policy.stop_ids
+
+
 # ---- where a run outlives the machine ------------------------------------------------------------
 
 

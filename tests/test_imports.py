@@ -37,6 +37,7 @@ LAYERS = (
     {"grpo", "evaluate"},
     {
         "run_logs",
+        "run_files",
         "plots",
         "report",
         "compare",

@@ -12,8 +12,9 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType
 
 import nbformat
 import pytest
@@ -189,7 +190,9 @@ def run_setup(monkeypatch, *, colab: bool, installed: bool) -> list[str]:
     monkeypatch.setattr(importlib.util, "find_spec", found)
     monkeypatch.delitem(sys.modules, "google.colab", raising=False)
     if colab:
-        monkeypatch.setitem(sys.modules, "google.colab", SimpleNamespace())
+        module = ModuleType("google.colab")
+        module.__spec__ = ModuleSpec("google.colab", None)  # libraries look for it by find_spec
+        monkeypatch.setitem(sys.modules, "google.colab", module)
     source = first_cell.setup_source("https://github.com/me/kit")
     source = source.replace('%pip install -q "{kit}"', "install(str(kit))")
     exec(compile(source, "setup", "exec"), {"install": commands.append})

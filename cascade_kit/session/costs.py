@@ -7,11 +7,11 @@ from html import escape
 from pathlib import Path
 
 from cascade_kit import shaping
-from cascade_kit.cascade import write_json
 from cascade_kit.grpo import train
 from cascade_kit.policy import REFERENCE, Policy
 from cascade_kit.problem import Problem
 from cascade_kit.records import StepRecord
+from cascade_kit.run_files import write_json
 from cascade_kit.session.folder import read_facts, read_steps
 from cascade_kit.stage import Stage
 

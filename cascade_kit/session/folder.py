@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cascade_kit.cascade import START, Run, run_settings, write_json
+from cascade_kit.cascade import START, Run, run_settings
 from cascade_kit.checks import check_lengths
 from cascade_kit.data import DataSet
 from cascade_kit.policy import Policy
 from cascade_kit.records import StepRecord
+from cascade_kit.run_files import write_json
 from cascade_kit.run_logs import read_lines
 from cascade_kit.stage import ORDER, Stage
 

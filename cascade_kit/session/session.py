@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade_kit import settings
-from cascade_kit.cascade import START, Event, Run, read_rows, write_json
+from cascade_kit.cascade import START, Event, Run, read_rows
 from cascade_kit.checks import check_data, check_lengths, check_prompt_caps
 from cascade_kit.forgetting import ForgettingMatrix
 from cascade_kit.loading import load_policy
@@ -26,6 +26,7 @@ from cascade_kit.policy import REWARD_MODEL, Policy
 from cascade_kit.preflight import Preflight
 from cascade_kit.problem import Problem
 from cascade_kit.run_data import stages_for, tier_of
+from cascade_kit.run_files import write_json
 from cascade_kit.session.answers import Reply, sample_replies
 from cascade_kit.session.costs import (
     Basis,
